@@ -5,7 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := 2.13.0
 MODEL := .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
-SOURCES := setup.py pyproject.toml $(shell find csrc -name '*.cpp' -o -name '*.h' -o -name '*.mm' -o -name '*.py')
+CPP := $(shell find csrc tests -name '*.cpp' -o -name '*.h' -o -name '*.mm')
+SOURCES := setup.py pyproject.toml csrc/generate_grids.py $(filter csrc/%,$(CPP))
 
 .PHONY: demo test lint format bench mutants tools clean
 
@@ -18,19 +19,19 @@ test: $(VENV)/.built $(MODEL) tools
 lint: $(VENV)/.packages
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	find csrc -name '*.cpp' -o -name '*.h' -o -name '*.mm' | xargs $(BIN)/clang-format --dry-run -Werror
+	$(BIN)/clang-format --dry-run -Werror $(CPP)
 
 format: $(VENV)/.packages
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	find csrc -name '*.cpp' -o -name '*.h' -o -name '*.mm' | xargs $(BIN)/clang-format -i
+	$(BIN)/clang-format -i $(CPP)
 
 bench: $(VENV)/.built $(MODEL)
 	$(BIN)/python -m torch_qmm.bench --model $(MODEL) --json bench.json
 
 # Breaks the code in known ways and checks that the tests notice each.
 mutants: $(VENV)/.built $(MODEL) tools
-	$(BIN)/python tests/mutants.py
+	$(BIN)/python -m pytest -v tests/test_mutants.py
 
 # The cross compiler and emulator with which the tests run the Arm kernels on a PC. Without them (or without the right
 # to install them) those tests are skipped, and say so.

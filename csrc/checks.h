@@ -25,9 +25,9 @@ template <class... Args>
 }
 
 // Evaluates the message's arguments only when the check fails.
-#define QMM_CHECK(condition, op, ...)                  \
-  do {                                                 \
-    if (!(condition)) ::qmm::fail((op), __VA_ARGS__);  \
+#define QMM_CHECK(condition, op, ...)                 \
+  do {                                                \
+    if (!(condition)) ::qmm::fail((op), __VA_ARGS__); \
   } while (false)
 
 inline const char* dtype_name(ScalarType dtype) { return torch::headeronly::toString(dtype); }
@@ -40,10 +40,14 @@ inline std::string shape_text(const Tensor& t) {
 
 inline const char* device_name(const Tensor& t) {
   switch (t.device().type()) {
-    case torch::headeronly::DeviceType::CPU: return "cpu";
-    case torch::headeronly::DeviceType::MPS: return "mps";
-    case torch::headeronly::DeviceType::CUDA: return "cuda";
-    default: return "another device";
+    case torch::headeronly::DeviceType::CPU:
+      return "cpu";
+    case torch::headeronly::DeviceType::MPS:
+      return "mps";
+    case torch::headeronly::DeviceType::CUDA:
+      return "cuda";
+    default:
+      return "another device";
   }
 }
 
@@ -80,8 +84,8 @@ inline void check_weight(const char* op, const Tensor& weight, const FormatInfo&
   QMM_CHECK(weight.dim() >= min_dim && weight.dim() <= max_dim, op, "weight: got shape ", shape_text(weight),
             ", want [", (min_dim == max_dim ? "" : "..., "), "N, bytes per row]");
   QMM_CHECK(weight.size(weight.dim() - 1) % format.block_bytes == 0, op, "weight: got rows of ",
-            weight.size(weight.dim() - 1), " bytes, want a multiple of ", format.block_bytes,
-            ", the block of format ", format.name);
+            weight.size(weight.dim() - 1), " bytes, want a multiple of ", format.block_bytes, ", the block of format ",
+            format.name);
   QMM_CHECK(weight.is_contiguous(), op, "weight: got a non-contiguous tensor of shape ", shape_text(weight),
             ", want contiguous packed rows");
   const auto address = reinterpret_cast<uintptr_t>(weight.const_data_ptr());
@@ -91,8 +95,8 @@ inline void check_weight(const char* op, const Tensor& weight, const FormatInfo&
 
 inline void check_same_device(const char* op, const char* name, const Tensor& t, const char* other_name,
                               const Tensor& other) {
-  QMM_CHECK(t.device() == other.device(), op, name, ": got device ", device_name(t), ", want that of ", other_name, ", ",
-            device_name(other));
+  QMM_CHECK(t.device() == other.device(), op, name, ": got device ", device_name(t), ", want that of ", other_name,
+            ", ", device_name(other));
 }
 
 // x [..., width] against a checked weight. `name` is the argument's name, `axis` what its last axis stands for.
@@ -101,8 +105,8 @@ inline void check_activation(const char* op, const char* name, const Tensor& x, 
   QMM_CHECK(is_activation_dtype(x.scalar_type()), op, name, ": got dtype ", dtype_name(x.scalar_type()),
             ", want float32, float16 or bfloat16");
   QMM_CHECK(x.dim() >= 1, op, name, ": got a 0-d tensor, want [..., ", axis, "] with ", axis, " = ", width);
-  QMM_CHECK(x.size(x.dim() - 1) == width, op, name, ": got shape ", shape_text(x), ", want [..., ", axis, "] with ", axis,
-            " = ", width, ", from the weight's rows of format ", format.name);
+  QMM_CHECK(x.size(x.dim() - 1) == width, op, name, ": got shape ", shape_text(x), ", want [..., ", axis, "] with ",
+            axis, " = ", width, ", from the weight's rows of format ", format.name);
 }
 
 inline void check_bias(const char* op, const Tensor& bias, const Tensor& x, int64_t N) {
@@ -123,8 +127,14 @@ inline void check_output_dtype(const char* op, ScalarType dtype) {
 
 inline void check_ids(const char* op, const Tensor& ids) {
   switch (ids.scalar_type()) {
-    case ScalarType::Byte: case ScalarType::Char: case ScalarType::Short: case ScalarType::Int:
-    case ScalarType::Long: case ScalarType::UInt16: case ScalarType::UInt32: case ScalarType::UInt64:
+    case ScalarType::Byte:
+    case ScalarType::Char:
+    case ScalarType::Short:
+    case ScalarType::Int:
+    case ScalarType::Long:
+    case ScalarType::UInt16:
+    case ScalarType::UInt32:
+    case ScalarType::UInt64:
       return;
     default:
       fail(op, "ids: got dtype ", dtype_name(ids.scalar_type()), ", want an integer dtype");

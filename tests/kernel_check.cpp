@@ -22,8 +22,8 @@ using namespace qmm;
 uint8_t* guarded(size_t bytes) {
   const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
   const size_t usable = (bytes + page - 1) / page * page;
-  auto* base = static_cast<uint8_t*>(
-      mmap(nullptr, usable + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  auto* base =
+      static_cast<uint8_t*>(mmap(nullptr, usable + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   if (base == MAP_FAILED || mprotect(base + usable, page, PROT_NONE) != 0) std::abort();
   return base + usable - bytes;
 }

@@ -1,10 +1,12 @@
 """The CPU kernels without torch, behind guard pages and canaries: natively, and for Arm under an emulator."""
 
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -26,15 +28,20 @@ def build(compiler: str, extra: list[str]) -> Path:
     digest = hashlib.sha256(" ".join([compiler, *FLAGS, *extra]).encode())
     for path in sorted([*sources, *headers]):
         digest.update(path.name.encode() + path.read_bytes())
-    target = CACHE / "kernel_check" / digest.hexdigest()[:16]
+    target = CACHE / "kernel_check" / digest.hexdigest()[:16] / "kernel_check"
     if not target.exists():
-        target.parent.mkdir(parents=True, exist_ok=True)
-        generated = target.with_suffix(".include")
-        generated.mkdir(exist_ok=True)
-        subprocess.run([sys.executable, ROOT / "csrc" / "generate_grids.py", generated / "qmm_iq_grids.h"], check=True)
-        partial = target.with_suffix(".partial")
-        subprocess.run([compiler, *FLAGS, *extra, f"-I{generated}", *sources, "-o", partial], check=True)
-        partial.rename(target)
+        folder = target.parent
+        folder.mkdir(parents=True, exist_ok=True)
+        subprocess.run([sys.executable, ROOT / "csrc" / "generate_grids.py", folder / "qmm_iq_grids.h"], check=True)
+
+        def compile_one(source: Path) -> Path:
+            compiled = folder / f"{source.stem}.o"
+            subprocess.run([compiler, *FLAGS, f"-I{folder}", "-c", source, "-o", compiled], check=True)
+            return compiled
+
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            objects = list(pool.map(compile_one, sources))
+        subprocess.run([compiler, *FLAGS, *extra, *objects, "-o", target], check=True)
     return target
 
 

@@ -193,3 +193,11 @@ def test_compile_with_gradients():
     (got,) = torch.autograd.grad(compiled(x), x)
     (want,) = torch.autograd.grad(layer(torch.relu(layer(x))).pow(2).sum(), x)
     torch.testing.assert_close(got, want)
+
+
+def test_gradients_over_several_panels():
+    weight = random_weight(Format.Q4_0, 70001, 32)
+    grad = torch.randn(3, 70001)
+    want = grad.double() @ weight.dequantize().double()
+    got = torch.ops.qmm.mul_mm_t(grad, weight.data, int(weight.format))
+    torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)

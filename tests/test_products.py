@@ -15,6 +15,10 @@ VECTOR_RTOL = {torch.float32: 1e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
 MATRIX_RTOL = {torch.float32: 1e-6, torch.float16: 6e-4, torch.bfloat16: 8e-3}
 
 
+# csrc/rules.h: the last number of tokens for which `linear` takes the vector kernel on the CPU
+VECTOR_TOKENS = {torch.float32: 8, torch.float16: 8, torch.bfloat16: 8}
+
+
 def check(op, weight, x, rtol):
     assert_close(op(x, weight), product64(x, weight), magnitude64(x, weight), rtol)
 
@@ -193,3 +197,15 @@ def test_tiles_give_the_same_bits(tile):
     weight = random_weight(Format.Q4_K, 50, 256)
     x = torch.randn(70, 256)
     assert torch.equal(torch_qmm.mul_mm(x, weight, tile=tile), torch_qmm.mul_mm(x, weight))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_linear_takes_the_vector_kernel_for_few_tokens_and_the_matrix_kernel_for_more(dtype):
+    """The two add up in different orders, so their bits tell which one ran."""
+    weight = random_weight(Format.Q4_K, 256, 2048)
+    limit = VECTOR_TOKENS[dtype]
+    for M in (1, limit - 1, limit, limit + 1, limit + 40):
+        x = torch.randn(M, 2048).to(dtype)
+        vector, matrix = torch_qmm.mul_mv(x, weight), torch_qmm.mul_mm(x, weight)
+        assert not torch.equal(vector, matrix)
+        assert torch.equal(torch_qmm.linear(x, weight), vector if limit >= M else matrix), M

@@ -10,6 +10,10 @@ from torch import nn
 from torch_qmm.formats import Format
 from torch_qmm.tensor import QuantTensor
 
+# Resolved once: a lookup through torch.ops takes as long as a small product.
+_linear = torch.ops.qmm.linear.default
+_embedding = torch.ops.qmm.embedding.default
+
 
 class _PackedMixin:
     """What the packed layers share: the packed parameter, its format, and their way through a state dict.
@@ -140,9 +144,14 @@ class QuantLinear(_PackedMixin, nn.Linear):
         """Nothing: packed weights come from a file or a quantizer, never from an initialiser."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        work = x if self.compute_dtype is None else x.to(self.compute_dtype)
-        bias = self.bias if self.bias is None else self.bias.to(work.dtype)
-        return torch.ops.qmm.linear(work, self.weight, int(self.format), None, None, bias).to(x.dtype)
+        dtype = x.dtype
+        if self.compute_dtype is not None and self.compute_dtype != dtype:
+            x = x.to(self.compute_dtype)
+        bias = self.bias
+        if bias is not None and bias.dtype != x.dtype:
+            bias = bias.to(x.dtype)
+        y = _linear(x, self.weight, int(self.format), None, None, bias)
+        return y if y.dtype == dtype else y.to(dtype)
 
     def extra_repr(self) -> str:
         return (
@@ -202,7 +211,7 @@ class QuantEmbedding(_PackedMixin, nn.Embedding):
         """Nothing: packed weights come from a file or a quantizer, never from an initialiser."""
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        return torch.ops.qmm.embedding(ids, self.weight, int(self.format), dtype=self.compute_dtype)
+        return _embedding(ids, self.weight, int(self.format), dtype=self.compute_dtype)
 
     def extra_repr(self) -> str:
         return f"{self.num_embeddings}, {self.embedding_dim}, format={self.format.name}, {self.compute_dtype}"

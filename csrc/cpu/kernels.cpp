@@ -1,6 +1,10 @@
 // Which instruction set's kernels run: the best that this processor has, or the one a caller asked for.
 #include "kernels.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -20,8 +24,11 @@ bool always() { return true; }
 #if defined(__x86_64__)
 // __builtin_cpu_supports also asks the operating system whether it saves the wide registers.
 bool has_avx2() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-         __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+  unsigned eax, ebx, ecx = 0, edx;
+  // Not every compiler's __builtin_cpu_supports knows F16C; its registers are AVX's.
+  const bool f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) && (ecx & bit_F16C);
+  return f16c && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
 }
 bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&

@@ -1,11 +1,10 @@
-// The kernels for x86-64 processors with AVX2, FMA and F16C. The target is chosen here and not by a compiler flag, so that
-// one set of flags builds every file; it is set after the standard headers, whose inline functions the linker
+// The kernels for x86-64 processors with AVX2, FMA and F16C. The target is chosen here and not by a compiler flag, so
+// that one set of flags builds every file; it is set after the standard headers, whose inline functions the linker
 // shares with code that runs anywhere, and holds to the end of the file, where templates are instantiated.
 #if defined(__x86_64__)
 
 #include <immintrin.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -13,8 +12,7 @@
 #include "simd/isa.h"
 
 #if defined(__clang__)
-#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,bmi,bmi2"))), \
-                             apply_to = function)
+#pragma clang attribute push(__attribute__((target("avx2,fma,f16c,bmi,bmi2"))), apply_to = function)
 #else
 #pragma GCC target("avx2,fma,f16c,bmi,bmi2")
 #endif

@@ -10,7 +10,6 @@
 #endif
 #include <immintrin.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <cstring>
 

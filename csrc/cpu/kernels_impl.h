@@ -2,8 +2,8 @@
 //
 // A format is a trait in formats/*.h: `decode(block, sink)` unpacks one block in registers and hands the weights
 // to the sink, 32 at a time, in order. Storing sinks make dequantize; a multiplying sink makes the vector kernel
-// of one or two tokens, where unpacking is the cost; with more tokens the multiplications are, so a tile of rows
-// is unpacked once into the L1 cache and a register-blocked loop multiplies it with all tokens.
+// of up to kDirectTokens tokens, where unpacking is the cost. With more tokens the multiplications are: a tile of
+// rows is unpacked once into the L1 cache, and a register-blocked loop multiplies it with all tokens of a group.
 //
 // Both ways add up in the same order, so a token's result does not depend on the tokens beside it:
 //   lanes    element k goes to lane k % 16 of accumulator k / 16 % 2: two chains hide the latency of the FMA;
@@ -11,8 +11,6 @@
 //            rounding error of a long row stays that of a short one;
 //   row      reduce() adds the 16 lanes of the total in a fixed order.
 #pragma once
-
-#include <algorithm>
 
 #include "formats/codebook4.h"
 #include "formats/iq.h"
@@ -24,12 +22,15 @@
 
 namespace qmm::cpu::QMM_ISA {
 
-constexpr int kStep = 32;          // elements that one sink call takes
-constexpr int64_t kTile = 1024;    // elements of a row unpacked at a time: 3 rows are 12 KiB, a third of L1
+constexpr int kStep = 32;                    // elements that one sink call takes
+constexpr int64_t kTile = 1024;              // elements of a row unpacked at a time: 3 rows are 12 KiB, a third of L1
 constexpr int64_t kTileStride = kTile + 16;  // a stride of 4 KiB would put the rows in the same cache sets
 constexpr int kTileRows = 3;
-constexpr int kTokenGroup = 8;     // tokens that share one unpacking
-constexpr int kDirectTokens = 2;   // up to so many tokens, multiply in the sink
+constexpr int kTokenGroup = 8;    // tokens that share one unpacking
+constexpr int kDirectTokens = 3;  // up to so many tokens, multiply in the sink: x of more no longer fits L1
+
+// Not std::min: a template of the standard library, compiled here, could be linked into code for any processor.
+QMM_INLINE int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // How a kernel walks over a format: quantized formats by blocks, plain ones by 32 values and a tail.
 template <class Trait>
@@ -121,7 +122,7 @@ struct TailX {
 
   TailX(const float* x, int64_t x_stride, int64_t tokens, int64_t K) {
     for (int64_t m = 0; m < tokens; ++m) {
-      std::copy(x + m * x_stride + K / kStep * kStep, x + m * x_stride + K, values[m]);
+      std::memcpy(values[m], x + m * x_stride + K / kStep * kStep, static_cast<size_t>(K % kStep) * sizeof(float));
     }
   }
 };
@@ -133,7 +134,7 @@ QMM_INLINE void multiply_row(const uint8_t* row, const MulMvArgs& a, const TailX
   for (int m = 0; m < kTokens; ++m) total[m] = set1(0.0f);
   for (int64_t k0 = 0; k0 < whole; k0 += kTile) {
     MultiplyAdd<kTokens> sink(a.x + k0, a.x_stride);
-    const int64_t blocks = std::min(kTile, whole - k0) / W::kWeights;
+    const int64_t blocks = smaller(kTile, whole - k0) / W::kWeights;
     for (int64_t i = 0; i < blocks; ++i) {
       Trait::decode(row, sink);
       row += W::kBytes;
@@ -159,6 +160,16 @@ void multiply_direct(const MulMvArgs& a) {
     multiply_row<Trait, kTokens>(a.weight + r * a.row_bytes, a, &tail_x, total);
     for (int m = 0; m < kTokens; ++m) a.y[m * a.y_stride + r] = reduce(total[m]);
   }
+}
+
+using MultiplyDirect = void (*)(const MulMvArgs&);
+
+template <class Trait, int kTokens>
+MultiplyDirect find_multiply_direct(int64_t tokens) {
+  if constexpr (kTokens > 1) {
+    if (tokens < kTokens) return find_multiply_direct<Trait, kTokens - 1>(tokens);
+  }
+  return multiply_direct<Trait, kTokens>;
 }
 
 // ---- vector kernel, many tokens
@@ -210,8 +221,8 @@ MultiplyTile find_multiply_tile(int64_t tokens) {
   return multiply_tile<kRows, kTokens>;
 }
 
-void multiply_tile_all_tokens(const float (*tile)[kTileStride], int64_t rows, const float* x, int64_t x_stride,
-                              int64_t tokens, int64_t count, TileTotals& totals) {
+inline void multiply_tile_all_tokens(const float (*tile)[kTileStride], int64_t rows, const float* x, int64_t x_stride,
+                                     int64_t tokens, int64_t count, TileTotals& totals) {
   for (int64_t m = 0; m < tokens; m += kMicroTokens) {
     const auto multiply = rows == 3   ? find_multiply_tile<3, kMicroTokens>(tokens - m)
                           : rows == 2 ? find_multiply_tile<2, kMicroTokens>(tokens - m)
@@ -225,25 +236,38 @@ struct TiledFormat {
   int64_t block_weights, block_bytes;  // those of the format
 };
 
+// Rows are read a tile at a time in turn, bursts too short for the processor's own prefetching. Large tiles go to
+// L2, where they do not displace those at work. An address past the end is harmless.
+QMM_INLINE void prefetch(const uint8_t* packed, int64_t bytes) {
+  if (bytes < 2048) {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(packed + i, 0, 3);
+  } else {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(packed + i, 0, 2);
+  }
+}
+
 // Rows [first_row, first_row + rows) for a.tokens <= kTokenGroup tokens.
-void multiply_row_group(const MulMvArgs& a, const TiledFormat& format, int64_t first_row, int64_t rows,
-                        const TailX& tail_x) {
+inline void multiply_row_group(const MulMvArgs& a, const TiledFormat& format, int64_t first_row, int64_t rows,
+                               const TailX& tail_x) {
   alignas(64) float tile[kTileRows][kTileStride];
   TileTotals totals{};
   const int64_t whole = a.K / kStep * kStep;
   const auto decode_rows = [&](int64_t k0, int64_t blocks) {
     for (int64_t r = 0; r < rows; ++r) {
+      const int64_t start = k0 / format.block_weights * format.block_bytes, bytes = blocks * format.block_bytes;
       const uint8_t* row = a.weight + (first_row + r) * a.row_bytes;
-      format.decode(row + k0 / format.block_weights * format.block_bytes, blocks, tile[r]);
+      const bool last = k0 + kTile >= whole;
+      prefetch(last ? row + kTileRows * a.row_bytes : row + start + bytes, bytes);
+      format.decode(row + start, blocks, tile[r]);
     }
   };
   for (int64_t k0 = 0; k0 < whole; k0 += kTile) {
-    const int64_t count = std::min(kTile, whole - k0);
+    const int64_t count = smaller(kTile, whole - k0);
     decode_rows(k0, count / format.block_weights);
     multiply_tile_all_tokens(tile, rows, a.x + k0, a.x_stride, a.tokens, count, totals);
   }
   if (a.K > whole) {
-    for (int64_t r = 0; r < rows; ++r) std::fill(tile[r], tile[r] + kStep, 0.0f);
+    for (int64_t r = 0; r < rows; ++r) std::memset(tile[r], 0, kStep * sizeof(float));
     decode_rows(whole, a.K - whole);
     multiply_tile_all_tokens(tile, rows, tail_x.values[0], kStep, a.tokens, kStep, totals);
   }
@@ -252,25 +276,24 @@ void multiply_row_group(const MulMvArgs& a, const TiledFormat& format, int64_t f
   }
 }
 
-void multiply_tiled(const MulMvArgs& a, const TiledFormat& format) {
+inline void multiply_tiled(const MulMvArgs& a, const TiledFormat& format) {
   const TailX tail_x(a.x, a.x_stride, a.tokens, a.K);
   for (int64_t r = 0; r < a.rows; r += kTileRows) {
-    multiply_row_group(a, format, r, std::min<int64_t>(kTileRows, a.rows - r), tail_x);
+    multiply_row_group(a, format, r, smaller(kTileRows, a.rows - r), tail_x);
   }
 }
 
 template <class Trait>
 void mul_mv(const MulMvArgs& args) {
+  static_assert(kTile % Walk<Trait>::kWeights == 0, "a tile must be whole blocks");
   constexpr TiledFormat kFormat{dequantize<Trait, StoreF32, float>, Trait::kWeights, Trait::kBytes};
   MulMvArgs group = args;
   for (int64_t m = 0; m < args.tokens; m += kTokenGroup) {
     group.x = args.x + m * args.x_stride;
     group.y = args.y + m * args.y_stride;
-    group.tokens = std::min<int64_t>(kTokenGroup, args.tokens - m);
-    if (group.tokens == 1) {
-      multiply_direct<Trait, 1>(group);
-    } else if (group.tokens == kDirectTokens) {
-      multiply_direct<Trait, kDirectTokens>(group);
+    group.tokens = smaller(kTokenGroup, args.tokens - m);
+    if (group.tokens <= kDirectTokens) {
+      find_multiply_direct<Trait, kDirectTokens>(group.tokens)(group);
     } else {
       multiply_tiled(group, kFormat);
     }
@@ -286,9 +309,10 @@ QMM_INLINE void convert(const In* in, int64_t n, Out* out, Convert convert16) {
   if (i < n) {
     In padded_in[16] = {};
     Out padded_out[16];
-    std::copy(in + i, in + n, padded_in);
+    const size_t count = static_cast<size_t>(n - i);
+    std::memcpy(padded_in, in + i, count * sizeof(In));
     convert16(padded_in, padded_out);
-    std::copy(padded_out, padded_out + (n - i), out + i);
+    std::memcpy(out + i, padded_out, count * sizeof(Out));
   }
 }
 

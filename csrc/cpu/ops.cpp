@@ -20,7 +20,9 @@ using OptTensor = std::optional<Tensor>;
 // Weights below which a second thread costs more than it saves.
 constexpr int64_t kGrainWeights = 1 << 15;
 
-int64_t grain(int64_t weights_per_item) { return std::max<int64_t>(1, kGrainWeights / std::max<int64_t>(1, weights_per_item)); }
+int64_t grain(int64_t weights_per_item) {
+  return std::max<int64_t>(1, kGrainWeights / std::max<int64_t>(1, weights_per_item));
+}
 
 const FormatKernels& kernels_of(const FormatInfo& format) { return format_kernels(static_cast<Format>(format.id)); }
 
@@ -61,18 +63,25 @@ Tensor as_matrix(const Tensor& t, int64_t rows, int64_t columns, ScalarType dtyp
     torch::stable::parallel_for(0, rows * columns, kGrainWeights,
                                 [&](int64_t begin, int64_t end) { f(in + begin, end - begin, out + begin); });
   };
-  if (t.scalar_type() == ScalarType::Half) wide(convert.f16_to_f32);
-  else if (t.scalar_type() == ScalarType::BFloat16) wide(convert.bf16_to_f32);
-  else if (dtype == ScalarType::Half) narrow(convert.f32_to_f16);
-  else narrow(convert.f32_to_bf16);
+  if (t.scalar_type() == ScalarType::Half)
+    wide(convert.f16_to_f32);
+  else if (t.scalar_type() == ScalarType::BFloat16)
+    wide(convert.bf16_to_f32);
+  else if (dtype == ScalarType::Half)
+    narrow(convert.f32_to_f16);
+  else
+    narrow(convert.f32_to_bf16);
   return result;
 }
 
 void unpack(const FormatInfo& format, const uint8_t* packed, int64_t blocks, void* out, ScalarType dtype) {
   const FormatKernels& kernels = kernels_of(format);
-  if (dtype == ScalarType::Float) kernels.dequantize_f32(packed, blocks, static_cast<float*>(out));
-  else if (dtype == ScalarType::Half) kernels.dequantize_f16(packed, blocks, static_cast<uint16_t*>(out));
-  else kernels.dequantize_bf16(packed, blocks, static_cast<uint16_t*>(out));
+  if (dtype == ScalarType::Float)
+    kernels.dequantize_f32(packed, blocks, static_cast<float*>(out));
+  else if (dtype == ScalarType::Half)
+    kernels.dequantize_f16(packed, blocks, static_cast<uint16_t*>(out));
+  else
+    kernels.dequantize_bf16(packed, blocks, static_cast<uint16_t*>(out));
 }
 
 int64_t dtype_bytes(ScalarType dtype) { return dtype == ScalarType::Float ? 4 : 2; }
@@ -80,7 +89,8 @@ int64_t dtype_bytes(ScalarType dtype) { return dtype == ScalarType::Float ? 4 : 
 void unpack_parallel(const FormatInfo& format, const uint8_t* packed, int64_t blocks, void* out, ScalarType dtype) {
   const int64_t block_out = format.block_weights * dtype_bytes(dtype);
   torch::stable::parallel_for(0, blocks, grain(format.block_weights), [&](int64_t begin, int64_t end) {
-    unpack(format, packed + begin * format.block_bytes, end - begin, static_cast<char*>(out) + begin * block_out, dtype);
+    unpack(format, packed + begin * format.block_bytes, end - begin, static_cast<char*>(out) + begin * block_out,
+           dtype);
   });
 }
 
@@ -106,8 +116,15 @@ Tensor vector_product(const Product& p, const Tensor& x, const Tensor& weight, c
   const Tensor x32 = as_matrix(x, p.M, p.K, ScalarType::Float);
   Tensor y = new_tensor({p.M, p.N}, ScalarType::Float);
   const int64_t row_bytes = weight.size(1);
-  const MulMvArgs whole{bytes_of(weight), row_bytes, p.N, static_cast<const float*>(x32.const_data_ptr()), p.K, p.M,
-                        static_cast<float*>(y.mutable_data_ptr()), p.N, p.K};
+  const MulMvArgs whole{bytes_of(weight),
+                        row_bytes,
+                        p.N,
+                        static_cast<const float*>(x32.const_data_ptr()),
+                        p.K,
+                        p.M,
+                        static_cast<float*>(y.mutable_data_ptr()),
+                        p.N,
+                        p.K};
   const auto mul_mv = kernels_of(p.format).mul_mv;
   OptTensor bias32;
   if (bias.has_value()) bias32 = as_matrix(*bias, 1, p.N, ScalarType::Float);
@@ -130,7 +147,8 @@ Tensor vector_product(const Product& p, const Tensor& x, const Tensor& weight, c
 
 // `rows` rows of the weight from row `first` on, unpacked to `dtype` into `panel` (or the weight's own memory where it
 // already holds plain values of that dtype): [rows, K].
-Tensor panel_view(const Product& p, const Tensor& weight, int64_t first, int64_t rows, Tensor& panel, ScalarType dtype) {
+Tensor panel_view(const Product& p, const Tensor& weight, int64_t first, int64_t rows, Tensor& panel,
+                  ScalarType dtype) {
   const uint8_t* packed = bytes_of(weight) + first * weight.size(1);
   const bool plain = (p.format.id == static_cast<int64_t>(Format::F32) && dtype == ScalarType::Float) ||
                      (p.format.id == static_cast<int64_t>(Format::BF16) && dtype == ScalarType::BFloat16);
@@ -152,8 +170,8 @@ void for_each_panel(const Product& p, const Tensor& weight, ScalarType dtype, co
   }
 }
 
-// y [M, N] = x W^T + bias by unpacking a panel of rows at a time for torch's GEMM: in bfloat16 where x is bfloat16, else
-// in float32 (float16 has no fast GEMM on most processors and would round the weights).
+// y [M, N] = x W^T + bias by unpacking a panel of rows at a time for torch's GEMM: in bfloat16 where x is bfloat16,
+// else in float32 (float16 has no fast GEMM on most processors and would round the weights).
 Tensor matrix_product(const Product& p, const Tensor& x, const Tensor& weight, const OptTensor& bias) {
   const ScalarType dtype = x.scalar_type() == ScalarType::BFloat16 ? ScalarType::BFloat16 : ScalarType::Float;
   Tensor xm = as_matrix(x, p.M, p.K, dtype);

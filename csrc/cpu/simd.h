@@ -2,7 +2,7 @@
 //
 //   Vec, kLanes      the native float vector; vec_load, vec_store, vec_set1, vec_add, _sub, _mul, _fma
 //   Floats           16 floats: 16 / kLanes native vectors; reduce() adds the 16 up in a fixed order
-//   Bytes            16 bytes: bytes_load, _and, _or, _add, _sub, _eq, _max, _mask (bits to bytes), ...
+//   Bytes            16 bytes: bytes_load, _and, _or, _add, _sub, _eq, _max, _where (bits to bytes), ...
 //   from_i8, from_u8 16 bytes -> 16 floats
 //   codebooks        16 weights picked by 4-bit codes: codebook_levels, codebook_affine, pick, pick_low/_high
 //   load/store_f16, load/store_bf16, half_to_float
@@ -26,7 +26,7 @@ struct alignas(64) Levels {
   int8_t i8[16];
 };
 
-constexpr Levels make_levels(const int8_t (&values)[16]) {
+consteval Levels make_levels(const int8_t (&values)[16]) {
   Levels levels{};
   for (int i = 0; i < 16; ++i) {
     levels.f32[i] = values[i];
@@ -90,6 +90,13 @@ template <int kShift, int kMask>
 QMM_INLINE Bytes bit_field(Bytes b) {
   static_assert(kShift >= 0 ? (kMask >> (8 - kShift)) == 0 : (kMask & ((1 << -kShift) - 1)) == 0);
   return bytes_and(bytes_shift_right_dirty<kShift>(b), bytes_set1(kMask));
+}
+
+// Keeps an array that was stored from registers in memory. Otherwise compilers take its elements back out of the
+// registers, one or two shuffles each, where a load, or the broadcast in an operand, costs nothing extra.
+template <class Array>
+QMM_INLINE void keep_in_memory(Array& array) {
+  asm("" : "+m"(array));
 }
 
 template <class Word>

@@ -53,11 +53,11 @@ def _generate(model: torch.nn.Module, step: torch.nn.Module) -> tuple[float, flo
     ids = torch.randint(0, model.config.vocab_size, (1, PROMPT_TOKENS), generator=torch.Generator().manual_seed(0))
     cache = StaticCache(config=model.config, max_cache_len=PROMPT_TOKENS + DECODE_TOKENS)
     start = time.perf_counter()
-    out = step(ids, past_key_values=cache, cache_position=torch.arange(PROMPT_TOKENS), logits_to_keep=1)
+    out = step(ids, cache=cache, logits_to_keep=1)
     token = out.logits[:, -1:].argmax(-1)
     middle = time.perf_counter()
-    for position in range(PROMPT_TOKENS, PROMPT_TOKENS + DECODE_TOKENS):
-        out = step(token, past_key_values=cache, cache_position=torch.tensor([position]), logits_to_keep=1)
+    for _ in range(DECODE_TOKENS):
+        out = step(token, cache=cache, logits_to_keep=1)
         token = out.logits[:, -1:].argmax(-1)
     return middle - start, (time.perf_counter() - middle) / DECODE_TOKENS
 

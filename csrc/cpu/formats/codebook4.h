@@ -2,9 +2,8 @@
 #pragma once
 
 #include "../simd.h"
-#include "k_quants.h"
+#include "common.h"
 #include "legacy.h"
-#include "spread.h"
 
 namespace qmm::cpu {
 
@@ -19,7 +18,7 @@ struct ScaleTable {
 };
 
 // NVFP4's scale byte: unsigned e4m3 with bias 7, the top bit ignored, times 1/2. 0x7f (NaN) reads as 0.
-constexpr ScaleTable make_ue4m3_scales() {
+consteval ScaleTable make_ue4m3_scales() {
   ScaleTable table{};
   for (int byte = 0; byte < 256; ++byte) {
     const int exponent = (byte >> 3) & 15, mantissa = byte & 7;

@@ -5,9 +5,8 @@
 #pragma once
 
 #include "../simd.h"
-#include "k_quants.h"
+#include "common.h"
 #include "qmm_iq_grids.h"
-#include "spread.h"
 
 namespace qmm::cpu {
 
@@ -16,7 +15,7 @@ namespace qmm::cpu {
 struct HalfStepScales {
   float of[16];
 };
-constexpr HalfStepScales make_half_step_scales(float factor) {
+consteval HalfStepScales make_half_step_scales(float factor) {
   HalfStepScales scales{};
   for (int s = 0; s < 16; ++s) scales.of[s] = (0.5f + static_cast<float>(s)) * factor;
   return scales;
@@ -35,7 +34,6 @@ namespace qmm::cpu::QMM_ISA {
 QMM_INLINE Floats signed_weights(float d, Bytes grid, uint32_t signs) {
   return mul(set1(d), from_i8(bytes_negate_where(grid, signs)));
 }
-
 
 // Half d; for each sub-block of 32: 4 index bytes, and a word of four 7-bit sign fields and a 4-bit scale.
 struct IQ2_XXS {
@@ -57,18 +55,23 @@ struct IQ2_XXS {
 struct IQ2_XS {
   static constexpr int kWeights = 256, kBytes = 74;
 
-  static QMM_INLINE Floats sixteen(float scale, uint32_t words) {
-    const uint32_t signs = even_parity((words >> 9 & 0x7f) | (words >> 17 & 0x7f00));
-    return signed_weights(scale, bytes_from_u64(kIq2XsGrid[words & 511], kIq2XsGrid[words >> 16 & 511]), signs);
+  static QMM_INLINE Bytes sixteen(uint64_t words) {
+    return bytes_from_u64(kIq2XsGrid[words & 511], kIq2XsGrid[words >> 16 & 511]);
+  }
+  // The four 7-bit fields, moved together into the low half.
+  static QMM_INLINE uint32_t signs(uint64_t words) {
+    uint64_t x = words >> 9 & 0x007f007f007f007f;
+    x = (x | x >> 8) & 0x0000ffff0000ffff;
+    return even_parity(static_cast<uint32_t>(x | x >> 16));
   }
   template <class Sink>
   static QMM_INLINE void decode(const uint8_t* block, Sink& sink) {
     const float d = load_half(block);
     for (int i = 0; i < 8; ++i) {
-      const uint8_t* words = block + 2 + 8 * i;
-      const uint32_t scales = block[66 + i];
-      sink(sixteen(d * kIq2Scales.of[scales & 15], load_word<uint32_t>(words)),
-           sixteen(d * kIq2Scales.of[scales >> 4], load_word<uint32_t>(words + 4)), 32 * i);
+      const uint64_t words = load_word<uint64_t>(block + 2 + 8 * i);
+      const uint32_t bits = signs(words), scales = block[66 + i];
+      sink(signed_weights(d * kIq2Scales.of[scales & 15], sixteen(words), bits & 0xffff),
+           signed_weights(d * kIq2Scales.of[scales >> 4], sixteen(words >> 32), bits >> 16), 32 * i);
     }
   }
 };
@@ -105,8 +108,8 @@ struct IQ3_XXS {
       const uint8_t* index = block + 2 + 8 * i;
       const uint32_t word = load_word<uint32_t>(block + 66 + 4 * i), signs = spread_signs(word);
       const float scale = d * kIq3Scales.of[word >> 28];
-      sink(signed_weights(scale, sixteen(index), signs & 0xffff), signed_weights(scale, sixteen(index + 4), signs >> 16),
-           32 * i);
+      sink(signed_weights(scale, sixteen(index), signs & 0xffff),
+           signed_weights(scale, sixteen(index + 4), signs >> 16), 32 * i);
     }
   }
 };
@@ -116,21 +119,33 @@ struct IQ3_XXS {
 struct IQ3_S {
   static constexpr int kWeights = 256, kBytes = 110;
 
-  // `top` holds the ninth bits of these four indices in bits 0-3.
-  static QMM_INLINE Bytes sixteen(const uint8_t* low, uint32_t top) {
-    return bytes_from_u32(kIq3SGrid[low[0] | (top << 8 & 256)], kIq3SGrid[low[1] | (top << 7 & 256)],
-                          kIq3SGrid[low[2] | (top << 6 & 256)], kIq3SGrid[low[3] | (top << 5 & 256)]);
+  struct Indices {
+    alignas(64) uint16_t of[64];
+  };
+  // The 9-bit indices, put together as bytes 8 at once: the ninth bits one by one would take three operations
+  // each.
+  static QMM_INLINE Indices unpack_indices(const uint8_t* low, const uint8_t* top) {
+    Indices indices;
+    for (int i = 0; i < 8; ++i) {
+      const Bytes ninth = bytes_where(top[i], bytes_set1(1));
+      bytes_store(indices.of + 8 * i, bytes_interleave(bytes_load8(low + 8 * i), ninth));
+    }
+    keep_in_memory(indices.of);
+    return indices;
+  }
+  static QMM_INLINE Bytes sixteen(const uint16_t* index) {
+    return bytes_from_u32(kIq3SGrid[index[0]], kIq3SGrid[index[1]], kIq3SGrid[index[2]], kIq3SGrid[index[3]]);
   }
   template <class Sink>
   static QMM_INLINE void decode(const uint8_t* block, Sink& sink) {
-    const float d = load_half(block);
+    const Indices indices = unpack_indices(block + 2, block + 66);
+    const Floats factors = from_u8(bytes_from_u64(spread_4_bits(load_word<uint32_t>(block + 106)), 0));
+    const Scales scale = scale_array(load_half(block), add(add(factors, factors), set1(1.0f)));
     for (int i = 0; i < 8; ++i) {
-      const uint8_t* low = block + 2 + 8 * i;
-      const uint32_t top = block[66 + i], signs = load_word<uint32_t>(block + 74 + 4 * i);
-      const uint32_t factor = block[106 + i / 2] >> (i % 2 * 4) & 15;
-      const float scale = d * static_cast<float>(2 * factor + 1);
-      sink(signed_weights(scale, sixteen(low, top), signs & 0xffff),
-           signed_weights(scale, sixteen(low + 4, top >> 4), signs >> 16), 32 * i);
+      const uint16_t* index = indices.of + 8 * i;
+      const uint32_t signs = load_word<uint32_t>(block + 74 + 4 * i);
+      sink(signed_weights(scale.of[i], sixteen(index), signs & 0xffff),
+           signed_weights(scale.of[i], sixteen(index + 4), signs >> 16), 32 * i);
     }
   }
 };
@@ -159,23 +174,48 @@ struct IQ1_S {
 struct IQ1_M {
   static constexpr int kWeights = 256, kBytes = 56;
 
-  static QMM_INLINE Bytes sixteen(const uint8_t* low, uint32_t tops) {
-    const Bytes grid = bytes_from_u64(kIq1Grid[low[0] | (tops << 8 & 0x700)], kIq1Grid[low[1] | (tops << 4 & 0x700)]);
-    // A byte is 1 or, where the field's top bit is set, -1.
-    constexpr uint64_t kOnes = 0x0101010101010101;
-    const uint64_t minus_a = tops & 0x08 ? ~uint64_t{0} : kOnes, minus_b = tops & 0x80 ? ~uint64_t{0} : kOnes;
-    return bytes_add(grid, bytes_from_u64(minus_a, minus_b));
+  // Each 16-bit word holds scales 4 q to 4 q + 3 in bits 0, 3, 6 and 9: even ones and odd ones, as bytes.
+  static QMM_INLINE Scales unpack_scales(uint64_t words) {
+    constexpr uint64_t kLow = 0x0007000700070007, kHigh = kLow << 8;
+    const uint64_t even = (words & kLow) | (words << 2 & kHigh), odd = (words >> 3 & kLow) | (words >> 1 & kHigh);
+    const Floats factors = from_u8(bytes_interleave(bytes_from_u64(even, 0), bytes_from_u64(odd, 0)));
+    const uint64_t d = (words >> 12 & 0xf) | (words >> 24 & 0xf0) | (words >> 36 & 0xf00) | (words >> 48 & 0xf000);
+    // (2 s + 1) / 8, as in kIq1Scales.
+    return scale_array(half_to_float(static_cast<uint16_t>(d)), add(mul(factors, set1(0.25f)), set1(0.125f)));
   }
+
+  // Indices and shifts of 64 weights.
+  struct Groups {
+    alignas(16) uint16_t index[8];
+    Bytes shift;  // 1 or -1 for each of 8 groups of 8 weights
+  };
+  static QMM_INLINE Groups unpack_groups(const uint8_t* low, const uint8_t* tops) {
+    const Bytes packed = bytes_from_u32(load_word<uint32_t>(tops), 0, 0, 0);
+    const Bytes fields = bytes_interleave(bit_field<0, 15>(packed), bit_field<4, 15>(packed));
+    Groups groups;
+    bytes_store(groups.index, bytes_interleave(bytes_load8(low), bit_field<0, 7>(fields)));
+    keep_in_memory(groups.index);
+    groups.shift = bytes_sub(bytes_set1(1), bit_field<2, 2>(fields));
+    return groups;
+  }
+
+  // Weights 16 * pair on of the 64.
+  static QMM_INLINE Floats sixteen(float scale, const Groups& groups, int pair) {
+    const uint16_t* index = groups.index + 2 * pair;
+    const uint64_t group = 0x0202020202020202u * static_cast<unsigned>(pair);
+    const Bytes shift = bytes_lookup(groups.shift, bytes_from_u64(group, group + 0x0101010101010101u));
+    const Bytes grid = bytes_from_u64(kIq1Grid[index[0]], kIq1Grid[index[1]]);
+    return mul(set1(scale), from_i8(bytes_add(grid, shift)));
+  }
+
   template <class Sink>
   static QMM_INLINE void decode(const uint8_t* block, Sink& sink) {
-    const uint64_t words = load_word<uint64_t>(block + 48);
-    const float d = half_to_float(static_cast<uint16_t>((words >> 12 & 0xf) | (words >> 24 & 0xf0) |
-                                                        (words >> 36 & 0xf00) | (words >> 48 & 0xf000)));
-    for (int i = 0; i < 8; ++i) {
-      const uint32_t scales = static_cast<uint32_t>(words >> (16 * (i / 2) + 6 * (i % 2)));
-      const uint8_t *low = block + 4 * i, *tops = block + 32 + 2 * i;
-      sink(mul(set1(d * kIq1Scales[scales & 7]), from_i8(sixteen(low, tops[0]))),
-           mul(set1(d * kIq1Scales[scales >> 3 & 7]), from_i8(sixteen(low + 2, tops[1]))), 32 * i);
+    const Scales scale = unpack_scales(load_word<uint64_t>(block + 48));
+    for (int i = 0; i < 4; ++i) {
+      const Groups groups = unpack_groups(block + 8 * i, block + 32 + 4 * i);
+      const float* of = scale.of + 4 * i;
+      sink(sixteen(of[0], groups, 0), sixteen(of[1], groups, 1), 64 * i);
+      sink(sixteen(of[2], groups, 2), sixteen(of[3], groups, 3), 64 * i + 32);
     }
   }
 };

@@ -1,32 +1,11 @@
 // The K-quants: superblocks of 256 weights, each sub-block of 16 or 32 with a small integer scale that a half
-// of the superblock multiplies. All sub-block scales of a superblock are computed at once and stored in a small
-// array; from there the processor broadcasts one in the load itself.
+// of the superblock multiplies.
 #pragma once
 
 #include "../simd.h"
-#include "legacy.h"
+#include "common.h"
 
 namespace qmm::cpu::QMM_ISA {
-
-struct alignas(64) Scales {
-  float of[16];
-};
-
-QMM_INLINE Scales scale_array(float d, Floats factors) {
-  Scales scales;
-  store(scales.of, mul(set1(d), factors));
-  return scales;
-}
-
-// Calls body.template operator()<i>() for i = 0 .. kCount - 1. Shifts by a compile-time count are cheaper, and
-// the bit fields check their masks at compile time.
-template <int kCount, int kFirst = 0, class Body>
-QMM_INLINE void unroll(Body& body) {
-  if constexpr (kFirst < kCount) {
-    body.template step<kFirst>();
-    unroll<kCount, kFirst + 1>(body);
-  }
-}
 
 // Scale 4 bits and minimum 4 bits for 16 sub-blocks of 16; 64 bytes of 2-bit codes; half d, half dmin.
 // A code byte holds one weight of each of four runs of 32.
@@ -100,8 +79,8 @@ struct Q3_K {
   template <int kHalf, class Sink>
   static QMM_INLINE void decode_half(const uint8_t* block, const Scales& scale, Sink& sink) {
     const uint8_t* codes = block + 32 + 32 * kHalf;
-    Half<kHalf, Sink> body{scale, bytes_load(codes), bytes_load(codes + 16), bytes_load(block),
-                           bytes_load(block + 16), sink};
+    Half<kHalf, Sink> body{scale, bytes_load(codes), bytes_load(codes + 16), bytes_load(block), bytes_load(block + 16),
+                           sink};
     unroll<4>(body);
   }
 

@@ -43,8 +43,8 @@ struct FiveBits {
 
 QMM_INLINE FiveBits five_bits(const uint8_t* codes, uint32_t fifth) {
   const Bytes packed = bytes_load(codes), sixteen = bytes_set1(16);
-  return {bytes_or(bit_field<0, 15>(packed), bytes_and(bytes_mask(fifth & 0xffff), sixteen)),
-          bytes_or(bit_field<4, 15>(packed), bytes_and(bytes_mask(fifth >> 16), sixteen))};
+  return {bytes_or(bit_field<0, 15>(packed), bytes_where(fifth & 0xffff, sixteen)),
+          bytes_or(bit_field<4, 15>(packed), bytes_where(fifth >> 16, sixteen))};
 }
 
 struct Q5_0 {  // half d, word of fifth bits, 16 bytes of codes

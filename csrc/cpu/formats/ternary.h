@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../simd.h"
-#include "k_quants.h"
+#include "common.h"
 
 namespace qmm::cpu::QMM_ISA {
 

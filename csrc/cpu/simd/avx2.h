@@ -37,6 +37,9 @@ QMM_INLINE Bytes bytes_from_u64(uint64_t lo, uint64_t hi) {
 QMM_INLINE Bytes bytes_from_u32(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return _mm_setr_epi32(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c), static_cast<int>(d));
 }
+QMM_INLINE void bytes_store(void* p, Bytes b) { _mm_storeu_si128(static_cast<__m128i*>(p), b); }
+// a0 b0 a1 b1 ... a7 b7
+QMM_INLINE Bytes bytes_interleave(Bytes a, Bytes b) { return _mm_unpacklo_epi8(a, b); }
 // The low 8 bytes of a, then those of b.
 QMM_INLINE Bytes bytes_join(Bytes a, Bytes b) { return _mm_unpacklo_epi64(a, b); }
 
@@ -56,6 +59,8 @@ QMM_INLINE Bytes bytes_mask(uint32_t bits) {
   const __m128i copies = _mm_shuffle_epi8(_mm_cvtsi32_si128(static_cast<int>(bits)), spread);
   return _mm_cmpeq_epi8(_mm_and_si128(copies, bit), bit);
 }
+// `value` in the bytes whose bit of `bits` is set, 0 in the others.
+QMM_INLINE Bytes bytes_where(uint32_t bits, Bytes value) { return bytes_and(bytes_mask(bits), value); }
 QMM_INLINE Bytes bytes_negate_where(Bytes b, uint32_t bits) {
   const Bytes mask = bytes_mask(bits);
   return _mm_sub_epi8(_mm_xor_si128(b, mask), mask);
@@ -66,12 +71,12 @@ struct Floats {
 };
 
 QMM_INLINE Floats from_i8(Bytes b) {
-  return {{_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)),
-           _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))}};
+  return {
+      {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(b, 8)))}};
 }
 QMM_INLINE Floats from_u8(Bytes b) {
-  return {{_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)),
-           _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(b, 8)))}};
+  return {
+      {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(b, 8)))}};
 }
 
 QMM_INLINE float reduce(Floats v) {

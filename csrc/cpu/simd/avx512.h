@@ -6,7 +6,7 @@
 
 namespace qmm::cpu::QMM_ISA {
 
-using Vec = __m512;    // the native vector
+using Vec = __m512;     // the native vector
 using Bytes = __m128i;  // 16 bytes
 constexpr int kLanes = 16;
 constexpr int kMicroTokens = 4;  // 4 tokens x 3 rows x 2 accumulators: 24 of 32 registers
@@ -33,12 +33,16 @@ QMM_INLINE Bytes bytes_add(Bytes a, Bytes b) { return _mm_add_epi8(a, b); }
 QMM_INLINE Bytes bytes_sub(Bytes a, Bytes b) { return _mm_sub_epi8(a, b); }
 QMM_INLINE Bytes bytes_eq(Bytes a, Bytes b) { return _mm_cmpeq_epi8(a, b); }
 QMM_INLINE Bytes bytes_max(Bytes a, Bytes b) { return _mm_max_epu8(a, b); }
+QMM_INLINE Bytes bytes_lookup(Bytes table, Bytes index) { return _mm_shuffle_epi8(table, index); }
 QMM_INLINE Bytes bytes_from_u64(uint64_t lo, uint64_t hi) {
   return _mm_set_epi64x(static_cast<int64_t>(hi), static_cast<int64_t>(lo));
 }
 QMM_INLINE Bytes bytes_from_u32(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return _mm_setr_epi32(static_cast<int>(a), static_cast<int>(b), static_cast<int>(c), static_cast<int>(d));
 }
+QMM_INLINE void bytes_store(void* p, Bytes b) { _mm_storeu_si128(static_cast<__m128i*>(p), b); }
+// a0 b0 a1 b1 ... a7 b7
+QMM_INLINE Bytes bytes_interleave(Bytes a, Bytes b) { return _mm_unpacklo_epi8(a, b); }
 // The low 8 bytes of a, then those of b.
 QMM_INLINE Bytes bytes_join(Bytes a, Bytes b) { return _mm_unpacklo_epi64(a, b); }
 
@@ -51,8 +55,10 @@ QMM_INLINE Bytes bytes_shift_right_dirty(Bytes b) {
   }
 }
 
-// 0xff in the bytes whose bit of `bits` is set.
-QMM_INLINE Bytes bytes_mask(uint32_t bits) { return _mm_movm_epi8(static_cast<__mmask16>(bits)); }
+// `value` in the bytes whose bit of `bits` is set, 0 in the others.
+QMM_INLINE Bytes bytes_where(uint32_t bits, Bytes value) {
+  return _mm_maskz_mov_epi8(static_cast<__mmask16>(bits), value);
+}
 QMM_INLINE Bytes bytes_negate_where(Bytes b, uint32_t bits) {
   return _mm_mask_sub_epi8(b, static_cast<__mmask16>(bits), _mm_setzero_si128(), b);
 }

@@ -55,6 +55,16 @@ QMM_INLINE Bytes bytes_from_u64(uint64_t lo, uint64_t hi) {
 QMM_INLINE Bytes bytes_from_u32(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return bytes_from_u64(a | uint64_t{b} << 32, c | uint64_t{d} << 32);
 }
+QMM_INLINE void bytes_store(void* p, Bytes b) { std::memcpy(p, &b, sizeof(b)); }
+// a0 b0 a1 b1 ... a7 b7
+QMM_INLINE Bytes bytes_interleave(Bytes a, Bytes b) {
+  Bytes out = {};
+  for (int i = 0; i < 8; ++i) {
+    out[2 * i] = a[i];
+    out[2 * i + 1] = b[i];
+  }
+  return out;
+}
 // The low 8 bytes of a, then those of b.
 QMM_INLINE Bytes bytes_join(Bytes a, Bytes b) {
   Bytes out = a;
@@ -78,6 +88,8 @@ QMM_INLINE Bytes bytes_mask(uint32_t bits) {
   const Bytes copies = {lo, lo, lo, lo, lo, lo, lo, lo, hi, hi, hi, hi, hi, hi, hi, hi};
   return bytes_eq(copies & bit, bit);
 }
+// `value` in the bytes whose bit of `bits` is set, 0 in the others.
+QMM_INLINE Bytes bytes_where(uint32_t bits, Bytes value) { return bytes_and(bytes_mask(bits), value); }
 QMM_INLINE Bytes bytes_negate_where(Bytes b, uint32_t bits) {
   const Bytes mask = bytes_mask(bits);
   return (b ^ mask) - mask;

@@ -37,6 +37,9 @@ QMM_INLINE Bytes bytes_from_u64(uint64_t lo, uint64_t hi) {
 QMM_INLINE Bytes bytes_from_u32(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return bytes_from_u64(a | uint64_t{b} << 32, c | uint64_t{d} << 32);
 }
+QMM_INLINE void bytes_store(void* p, Bytes b) { vst1q_u8(static_cast<uint8_t*>(p), b); }
+// a0 b0 a1 b1 ... a7 b7
+QMM_INLINE Bytes bytes_interleave(Bytes a, Bytes b) { return vzip1q_u8(a, b); }
 // The low 8 bytes of a, then those of b.
 QMM_INLINE Bytes bytes_join(Bytes a, Bytes b) { return vcombine_u8(vget_low_u8(a), vget_low_u8(b)); }
 
@@ -51,6 +54,8 @@ QMM_INLINE Bytes bytes_mask(uint32_t bits) {
   const Bytes copies = vcombine_u8(vdup_n_u8(static_cast<uint8_t>(bits)), vdup_n_u8(static_cast<uint8_t>(bits >> 8)));
   return vtstq_u8(copies, bit);
 }
+// `value` in the bytes whose bit of `bits` is set, 0 in the others.
+QMM_INLINE Bytes bytes_where(uint32_t bits, Bytes value) { return bytes_and(bytes_mask(bits), value); }
 QMM_INLINE Bytes bytes_negate_where(Bytes b, uint32_t bits) {
   const Bytes mask = bytes_mask(bits);
   return vsubq_u8(veorq_u8(b, mask), mask);
@@ -69,8 +74,7 @@ QMM_INLINE Floats from_i8(Bytes b) {
   return from_i16(vmovl_s8(vget_low_s8(s)), vmovl_s8(vget_high_s8(s)));
 }
 QMM_INLINE Floats from_u8(Bytes b) {
-  return from_i16(vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(b))),
-                  vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(b))));
+  return from_i16(vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(b))), vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(b))));
 }
 
 QMM_INLINE float reduce(Floats v) {

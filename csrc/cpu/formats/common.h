@@ -1,9 +1,32 @@
-// Bit fields of a word, spread to bytes.
+// What several families of formats share: scale arrays, unrolled steps, bit fields spread to bytes.
 #pragma once
 
 #include "../simd.h"
 
 namespace qmm::cpu::QMM_ISA {
+
+// The scales of a superblock's sub-blocks, computed all at once and stored; from there the processor broadcasts
+// one in the load itself.
+struct alignas(64) Scales {
+  float of[16];
+};
+
+QMM_INLINE Scales scale_array(float d, Floats factors) {
+  Scales scales;
+  store(scales.of, mul(set1(d), factors));
+  keep_in_memory(scales.of);
+  return scales;
+}
+
+// Calls body.step<i>() for i = 0 .. kCount - 1: shifts by a compile-time count are cheaper, and bit_field checks
+// its mask at compile time.
+template <int kCount, int kFirst = 0, class Body>
+QMM_INLINE void unroll(Body& body) {
+  if constexpr (kFirst < kCount) {
+    body.template step<kFirst>();
+    unroll<kCount, kFirst + 1>(body);
+  }
+}
 
 // Eight 4-bit fields -> eight bytes, by halving the distance three times.
 QMM_INLINE uint64_t spread_4_bits(uint32_t word) {
