@@ -568,22 +568,20 @@ def test_smollm2_answers_and_stops(smollm2):
 
 
 LOAD_PROBE = """
-import sys, time
+import sys
 from tiny_gguf import memory, reset_peak_memory
 from torch_qmm.models import load_model
 reset_peak_memory()
-before, start = memory("VmRSS"), time.perf_counter()
+before = memory("VmRSS")
 model, tokenizer = load_model(sys.argv[1])
-taken = time.perf_counter() - start
-print(taken, memory("VmHWM") - before, sum(p.nbytes for p in model.parameters()))
+print(memory("VmHWM") - before, sum(p.nbytes for p in model.parameters()))
 """
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's /proc")
-def test_smollm2_loads_fast_and_small():
+def test_smollm2_loads_in_little_memory():
     path = smollm2_path()
-    taken, used, parameters = map(float, run_python(LOAD_PROBE, path).split())
-    assert taken < 3.0
+    used, parameters = map(float, run_python(LOAD_PROBE, path).split())
     assert used < 1.3 * path.stat().st_size
     assert parameters < path.stat().st_size
 

@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from torch_qmm import _C  # noqa: F401  loading the extension registers the operators
 from torch_qmm.formats import Format
+
+try:
+    from torch_qmm import _C  # noqa: F401  loading the extension registers the operators
+except ImportError as error:
+    raise ImportError(
+        f"torch_qmm._C, the compiled part of torch_qmm, can't be loaded ({error}); build it with "
+        "`pip install --no-build-isolation -e .` in the folder of torch_qmm, or `make test`"
+    ) from error
 
 if TYPE_CHECKING:
     from torch_qmm.tensor import QuantTensor

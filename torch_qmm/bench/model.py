@@ -17,12 +17,22 @@ DECODE_TOKENS = 32
 def run(path: str | Path, *, rounds: int = 5, compiled: bool = True) -> list[dict[str, object]]:
     """Tokens per second of prompt processing and of decoding; greedy, one sequence, a static cache for all."""
     path = Path(path)
-    models = {
-        "torch_qmm float32": load_model(path, dtype=torch.float32)[0],
-        "torch_qmm bfloat16": load_model(path, dtype=torch.bfloat16)[0],
-        "transformers float32": _transformers_model(path, torch.float32),
-        "transformers bfloat16": _transformers_model(path, torch.bfloat16),
+    loaders = {
+        "torch_qmm float32": lambda: load_model(path, dtype=torch.float32)[0],
+        "torch_qmm bfloat16": lambda: load_model(path, dtype=torch.bfloat16)[0],
+        "transformers float32": lambda: _transformers_model(path, torch.float32),
+        "transformers bfloat16": lambda: _transformers_model(path, torch.bfloat16),
     }
+    models, loads = {}, []
+    for name, load in loaders.items():
+        start = time.perf_counter()
+        models[name] = load()
+        loads.append(_load_row(name, time.perf_counter() - start, models[name]))
+    print_table(
+        "loading (imports included where first needed)",
+        ["model", "s", "parameters MB"],
+        [[row["contender"], f"{row['load_s']:.2f}", f"{row['parameter_bytes'] / 1e6:.0f}"] for row in loads],
+    )
     steps = {name: (model, model) for name, model in models.items()}
     if compiled:
         for name, model in models.items():
@@ -37,7 +47,7 @@ def run(path: str | Path, *, rounds: int = 5, compiled: bool = True) -> list[dic
                 samples[name].append(_generate(*steps[name]))
     rows = [_row(name, values) for name, values in samples.items()]
     _print(rows)
-    return rows
+    return loads + rows
 
 
 def _transformers_model(path: Path, dtype: torch.dtype) -> torch.nn.Module:
@@ -60,6 +70,11 @@ def _generate(model: torch.nn.Module, step: torch.nn.Module) -> tuple[float, flo
         out = step(token, cache=cache, logits_to_keep=1)
         token = out.logits[:, -1:].argmax(-1)
     return middle - start, (time.perf_counter() - middle) / DECODE_TOKENS
+
+
+def _load_row(name: str, seconds: float, model: torch.nn.Module) -> dict[str, object]:
+    parameters = sum(p.nbytes for p in model.parameters())
+    return {"bench": "load", "contender": name, "load_s": seconds, "parameter_bytes": parameters}
 
 
 def _row(name: str, values: list[tuple[float, float]]) -> dict[str, object]:

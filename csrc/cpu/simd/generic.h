@@ -6,6 +6,7 @@ namespace qmm::cpu::QMM_ISA {
 typedef float Vec __attribute__((vector_size(16)));      // the native vector
 typedef uint8_t Bytes __attribute__((vector_size(16)));  // 16 bytes
 typedef int32_t Ints __attribute__((vector_size(16)));
+typedef uint32_t Words __attribute__((vector_size(16)));
 constexpr int kLanes = 4;
 constexpr int kMicroTokens = 2;  // 2 tokens x 3 rows x 2 accumulators: 12 of (at least) 16 registers
 
@@ -43,10 +44,24 @@ QMM_INLINE Bytes bytes_max(Bytes a, Bytes b) {
   const Bytes above = reinterpret_cast<Bytes>(a > b);
   return (a & above) | (b & ~above);
 }
+// Bytes of a and b by compile-time index, 16 and above from b.
+#if defined(__clang__)
+#define QMM_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define QMM_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Bytes{__VA_ARGS__})
+#endif
+
+// Through words and not byte by byte: a load that spans several narrower stores has to wait for them.
 QMM_INLINE Bytes bytes_lookup(Bytes table, Bytes index) {
-  Bytes out = {};
-  for (int i = 0; i < 16; ++i) out[i] = table[index[i]];
-  return out;
+  uint8_t levels[16], places[16];
+  std::memcpy(levels, &table, 16);
+  std::memcpy(places, &index, 16);
+  uint64_t words[2] = {};
+  for (int i = 0; i < 8; ++i) {
+    words[0] |= uint64_t{levels[places[i]]} << (8 * i);
+    words[1] |= uint64_t{levels[places[8 + i]]} << (8 * i);
+  }
+  return bytes_load(reinterpret_cast<const uint8_t*>(words));
 }
 QMM_INLINE Bytes bytes_from_u64(uint64_t lo, uint64_t hi) {
   const uint64_t words[2] = {lo, hi};
@@ -58,18 +73,11 @@ QMM_INLINE Bytes bytes_from_u32(uint32_t a, uint32_t b, uint32_t c, uint32_t d) 
 QMM_INLINE void bytes_store(void* p, Bytes b) { std::memcpy(p, &b, sizeof(b)); }
 // a0 b0 a1 b1 ... a7 b7
 QMM_INLINE Bytes bytes_interleave(Bytes a, Bytes b) {
-  Bytes out = {};
-  for (int i = 0; i < 8; ++i) {
-    out[2 * i] = a[i];
-    out[2 * i + 1] = b[i];
-  }
-  return out;
+  return QMM_SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
 }
 // The low 8 bytes of a, then those of b.
 QMM_INLINE Bytes bytes_join(Bytes a, Bytes b) {
-  Bytes out = a;
-  for (int i = 0; i < 8; ++i) out[8 + i] = b[i];
-  return out;
+  return QMM_SHUFFLE(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
 }
 
 template <int kShift>
@@ -99,18 +107,21 @@ struct Floats {
   Vec part[4];
 };
 
-template <class Byte>
+// Each byte is copied to all four of its lane; a shift of the lane extends it with zeros or with its sign.
+template <class Lanes>
 QMM_INLINE Floats from_bytes(Bytes b) {
+  const Bytes quads[4] = {QMM_SHUFFLE(b, b, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
+                          QMM_SHUFFLE(b, b, 4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7),
+                          QMM_SHUFFLE(b, b, 8, 8, 8, 8, 9, 9, 9, 9, 10, 10, 10, 10, 11, 11, 11, 11),
+                          QMM_SHUFFLE(b, b, 12, 12, 12, 12, 13, 13, 13, 13, 14, 14, 14, 14, 15, 15, 15, 15)};
   Floats out;
   for (int i = 0; i < 4; ++i) {
-    Ints ints = {};
-    for (int j = 0; j < 4; ++j) ints[j] = static_cast<Byte>(b[4 * i + j]);
-    out.part[i] = __builtin_convertvector(ints, Vec);
+    out.part[i] = __builtin_convertvector(reinterpret_cast<Ints>(reinterpret_cast<Lanes>(quads[i]) >> 24), Vec);
   }
   return out;
 }
-QMM_INLINE Floats from_i8(Bytes b) { return from_bytes<int8_t>(b); }
-QMM_INLINE Floats from_u8(Bytes b) { return from_bytes<uint8_t>(b); }
+QMM_INLINE Floats from_i8(Bytes b) { return from_bytes<Ints>(b); }
+QMM_INLINE Floats from_u8(Bytes b) { return from_bytes<Words>(b); }
 
 QMM_INLINE float reduce(Floats v) {
   const Vec four = (v.part[0] + v.part[2]) + (v.part[1] + v.part[3]);
