@@ -39,6 +39,17 @@ inline constexpr Levels kCodes = make_levels({0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 
 
 }  // namespace qmm::cpu
 
+namespace qmm::cpu::QMM_ISA {
+
+// Keeps an array that was stored from registers in memory. Otherwise compilers take its elements back out of the
+// registers, one or two shuffles each, where a load, or the broadcast in an operand, costs nothing extra.
+template <class Array>
+QMM_INLINE void keep_in_memory(Array& array) {
+  asm("" : "+m"(array));
+}
+
+}  // namespace qmm::cpu::QMM_ISA
+
 #if defined(QMM_ISA_AVX512)
 #include "simd/avx512.h"
 #elif defined(QMM_ISA_AVX2)
@@ -90,13 +101,6 @@ template <int kShift, int kMask>
 QMM_INLINE Bytes bit_field(Bytes b) {
   static_assert(kShift >= 0 ? (kMask >> (8 - kShift)) == 0 : (kMask & ((1 << -kShift) - 1)) == 0);
   return bytes_and(bytes_shift_right_dirty<kShift>(b), bytes_set1(kMask));
-}
-
-// Keeps an array that was stored from registers in memory. Otherwise compilers take its elements back out of the
-// registers, one or two shuffles each, where a load, or the broadcast in an operand, costs nothing extra.
-template <class Array>
-QMM_INLINE void keep_in_memory(Array& array) {
-  asm("" : "+m"(array));
 }
 
 template <class Word>

@@ -79,6 +79,12 @@ QMM_INLINE Floats from_u8(Bytes b) {
       {_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_srli_si128(b, 8)))}};
 }
 
+using LevelTable = Bytes;
+QMM_INLINE LevelTable level_table(const Levels& levels) {
+  return bytes_load(reinterpret_cast<const uint8_t*>(levels.i8));
+}
+QMM_INLINE Floats look_up(LevelTable table, Bytes codes) { return from_i8(bytes_lookup(table, codes)); }
+
 QMM_INLINE float reduce(Floats v) {
   const __m256 eight = _mm256_add_ps(v.part[0], v.part[1]);
   const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

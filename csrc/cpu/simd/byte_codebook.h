@@ -1,5 +1,5 @@
-// Codebooks of 16 weights for instruction sets without a 16-lane float permutation: look the level up as a
-// byte, convert, multiply. The same interface as in avx512.h.
+// Codebooks of 16 weights for instruction sets without a 16-lane float permutation: look the level up,
+// convert, multiply. The same interface as in avx512.h.
 #pragma once
 
 namespace qmm::cpu::QMM_ISA {
@@ -16,19 +16,17 @@ QMM_INLINE Floats scale_floats(Floats v, Vec d) {
 }
 
 struct LevelCodebook {
-  Bytes levels;
+  LevelTable levels;
   Vec d;
 };
-QMM_INLINE LevelCodebook codebook_levels(const Levels& levels, float d) {
-  return {bytes_load(reinterpret_cast<const uint8_t*>(levels.i8)), vec_set1(d)};
-}
+QMM_INLINE LevelCodebook codebook_levels(const Levels& levels, float d) { return {level_table(levels), vec_set1(d)}; }
 // Bits above the low 4 of a code are ignored.
 QMM_INLINE Floats pick(LevelCodebook c, Bytes codes) {
-  return scale_floats(from_i8(bytes_lookup(c.levels, low_nibbles(codes))), c.d);
+  return scale_floats(look_up(c.levels, low_nibbles(codes)), c.d);
 }
 QMM_INLINE Floats pick_low(LevelCodebook c, Nibbles n) { return pick(c, n); }
 QMM_INLINE Floats pick_high(LevelCodebook c, Nibbles n) {
-  return scale_floats(from_i8(bytes_lookup(c.levels, high_nibbles(n))), c.d);
+  return scale_floats(look_up(c.levels, high_nibbles(n)), c.d);
 }
 
 struct AffineCodebook {

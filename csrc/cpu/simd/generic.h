@@ -5,6 +5,8 @@ namespace qmm::cpu::QMM_ISA {
 
 typedef float Vec __attribute__((vector_size(16)));      // the native vector
 typedef uint8_t Bytes __attribute__((vector_size(16)));  // 16 bytes
+typedef uint64_t Longs __attribute__((vector_size(16)));
+typedef uint16_t Halves __attribute__((vector_size(16)));
 typedef int32_t Ints __attribute__((vector_size(16)));
 typedef uint32_t Words __attribute__((vector_size(16)));
 constexpr int kLanes = 4;
@@ -29,11 +31,6 @@ QMM_INLINE Bytes bytes_load(const uint8_t* p) {
   std::memcpy(&b, p, sizeof(b));
   return b;
 }
-QMM_INLINE Bytes bytes_load8(const uint8_t* p) {
-  Bytes b = {};
-  std::memcpy(&b, p, 8);
-  return b;
-}
 QMM_INLINE Bytes bytes_set1(int v) { return Bytes{} + static_cast<uint8_t>(v); }
 QMM_INLINE Bytes bytes_and(Bytes a, Bytes b) { return a & b; }
 QMM_INLINE Bytes bytes_or(Bytes a, Bytes b) { return a | b; }
@@ -44,13 +41,20 @@ QMM_INLINE Bytes bytes_max(Bytes a, Bytes b) {
   const Bytes above = reinterpret_cast<Bytes>(a > b);
   return (a & above) | (b & ~above);
 }
-// Bytes of a and b by compile-time index, 16 and above from b.
+
+// Elements of a and b by compile-time index, those of b counted on from a's.
 #if defined(__clang__)
-#define QMM_SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#define QMM_SHUFFLE(Type, a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
-#define QMM_SHUFFLE(a, b, ...) __builtin_shuffle(a, b, Bytes{__VA_ARGS__})
+#define QMM_SHUFFLE(Type, a, b, ...) __builtin_shuffle(a, b, Type{__VA_ARGS__})
 #endif
 
+QMM_INLINE Bytes bytes_from_u64(uint64_t lo, uint64_t hi) { return reinterpret_cast<Bytes>(Longs{lo, hi}); }
+QMM_INLINE Bytes bytes_load8(const uint8_t* p) {
+  uint64_t word;
+  std::memcpy(&word, p, sizeof(word));
+  return bytes_from_u64(word, 0);
+}
 // Through words and not byte by byte: a load that spans several narrower stores has to wait for them.
 QMM_INLINE Bytes bytes_lookup(Bytes table, Bytes index) {
   uint8_t levels[16], places[16];
@@ -61,11 +65,7 @@ QMM_INLINE Bytes bytes_lookup(Bytes table, Bytes index) {
     words[0] |= uint64_t{levels[places[i]]} << (8 * i);
     words[1] |= uint64_t{levels[places[8 + i]]} << (8 * i);
   }
-  return bytes_load(reinterpret_cast<const uint8_t*>(words));
-}
-QMM_INLINE Bytes bytes_from_u64(uint64_t lo, uint64_t hi) {
-  const uint64_t words[2] = {lo, hi};
-  return bytes_load(reinterpret_cast<const uint8_t*>(words));
+  return bytes_from_u64(words[0], words[1]);
 }
 QMM_INLINE Bytes bytes_from_u32(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   return bytes_from_u64(a | uint64_t{b} << 32, c | uint64_t{d} << 32);
@@ -73,11 +73,18 @@ QMM_INLINE Bytes bytes_from_u32(uint32_t a, uint32_t b, uint32_t c, uint32_t d) 
 QMM_INLINE void bytes_store(void* p, Bytes b) { std::memcpy(p, &b, sizeof(b)); }
 // a0 b0 a1 b1 ... a7 b7
 QMM_INLINE Bytes bytes_interleave(Bytes a, Bytes b) {
-  return QMM_SHUFFLE(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  return QMM_SHUFFLE(Bytes, a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+QMM_INLINE Bytes bytes_interleave_high(Bytes a, Bytes b) {
+  return QMM_SHUFFLE(Bytes, a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+QMM_INLINE Halves halves_interleave(Halves a, Halves b) { return QMM_SHUFFLE(Halves, a, b, 0, 8, 1, 9, 2, 10, 3, 11); }
+QMM_INLINE Halves halves_interleave_high(Halves a, Halves b) {
+  return QMM_SHUFFLE(Halves, a, b, 4, 12, 5, 13, 6, 14, 7, 15);
 }
 // The low 8 bytes of a, then those of b.
 QMM_INLINE Bytes bytes_join(Bytes a, Bytes b) {
-  return QMM_SHUFFLE(a, b, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
+  return reinterpret_cast<Bytes>(QMM_SHUFFLE(Longs, reinterpret_cast<Longs>(a), reinterpret_cast<Longs>(b), 0, 2));
 }
 
 template <int kShift>
@@ -92,8 +99,8 @@ QMM_INLINE Bytes bytes_shift_right_dirty(Bytes b) {
 // 0xff in the bytes whose bit of `bits` is set.
 QMM_INLINE Bytes bytes_mask(uint32_t bits) {
   const Bytes bit = {1, 2, 4, 8, 16, 32, 64, 128, 1, 2, 4, 8, 16, 32, 64, 128};
-  const uint8_t lo = static_cast<uint8_t>(bits), hi = static_cast<uint8_t>(bits >> 8);
-  const Bytes copies = {lo, lo, lo, lo, lo, lo, lo, lo, hi, hi, hi, hi, hi, hi, hi, hi};
+  constexpr uint64_t kOnes = 0x0101010101010101;  // times a byte: eight copies of it
+  const Bytes copies = bytes_from_u64((bits & 0xff) * kOnes, (bits >> 8 & 0xff) * kOnes);
   return bytes_eq(copies & bit, bit);
 }
 // `value` in the bytes whose bit of `bits` is set, 0 in the others.
@@ -107,13 +114,14 @@ struct Floats {
   Vec part[4];
 };
 
-// Each byte is copied to all four of its lane; a shift of the lane extends it with zeros or with its sign.
+// Each byte is copied to all four of its lane, in two doublings that every target has an instruction for; a shift
+// of the lane then extends it with zeros or with its sign.
 template <class Lanes>
 QMM_INLINE Floats from_bytes(Bytes b) {
-  const Bytes quads[4] = {QMM_SHUFFLE(b, b, 0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
-                          QMM_SHUFFLE(b, b, 4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7),
-                          QMM_SHUFFLE(b, b, 8, 8, 8, 8, 9, 9, 9, 9, 10, 10, 10, 10, 11, 11, 11, 11),
-                          QMM_SHUFFLE(b, b, 12, 12, 12, 12, 13, 13, 13, 13, 14, 14, 14, 14, 15, 15, 15, 15)};
+  const Halves lo = reinterpret_cast<Halves>(bytes_interleave(b, b));
+  const Halves hi = reinterpret_cast<Halves>(bytes_interleave_high(b, b));
+  const Halves quads[4] = {halves_interleave(lo, lo), halves_interleave_high(lo, lo), halves_interleave(hi, hi),
+                           halves_interleave_high(hi, hi)};
   Floats out;
   for (int i = 0; i < 4; ++i) {
     out.part[i] = __builtin_convertvector(reinterpret_cast<Ints>(reinterpret_cast<Lanes>(quads[i]) >> 24), Vec);
@@ -122,6 +130,20 @@ QMM_INLINE Floats from_bytes(Bytes b) {
 }
 QMM_INLINE Floats from_i8(Bytes b) { return from_bytes<Ints>(b); }
 QMM_INLINE Floats from_u8(Bytes b) { return from_bytes<Words>(b); }
+
+// No byte permutation can be relied on, so the levels are fetched from memory, as floats already.
+using LevelTable = const float*;
+QMM_INLINE LevelTable level_table(const Levels& levels) { return levels.f32; }
+QMM_INLINE Floats look_up(LevelTable table, Bytes codes) {
+  uint8_t at[16];
+  bytes_store(at, codes);
+  keep_in_memory(at);
+  Floats out;
+  for (int i = 0; i < 4; ++i) {
+    out.part[i] = Vec{table[at[4 * i]], table[at[4 * i + 1]], table[at[4 * i + 2]], table[at[4 * i + 3]]};
+  }
+  return out;
+}
 
 QMM_INLINE float reduce(Floats v) {
   const Vec four = (v.part[0] + v.part[2]) + (v.part[1] + v.part[3]);
@@ -139,16 +161,15 @@ QMM_INLINE uint32_t bits_of_float(float f) {
   return bits;
 }
 
-QMM_INLINE float half_to_float(uint16_t half) {
-  const uint32_t sign = uint32_t{half & 0x8000u} << 16;
-  const uint32_t exponent = (half >> 10) & 31u;
-  const uint32_t mantissa = half & 0x3ffu;
-  if (exponent == 0) {  // subnormal: mantissa * 2^-24, exact in float32
-    return float_of_bits(sign | bits_of_float(static_cast<float>(mantissa) * 0x1p-24f));
-  }
-  const uint32_t rebiased = exponent == 31 ? 255u : exponent + (127 - 15);
-  return float_of_bits(sign | rebiased << 23 | mantissa << 13);
+// Halves in the low 16 bits of each lane. Read as a float32 with the exponent in place, a half is too small by
+// 2^112, subnormals too; multiplying makes it right, and infinity and NaN get the exponent they should have.
+QMM_INLINE Vec halves_to_floats(Words halves) {
+  const Words magnitude = (halves & 0x7fff) << 13;
+  const Words special = reinterpret_cast<Words>(magnitude >= 0x0f800000) & 0x7f800000;
+  const Words scaled = reinterpret_cast<Words>(reinterpret_cast<Vec>(magnitude) * 0x1p112f);
+  return reinterpret_cast<Vec>(scaled | special | (halves & 0x8000) << 16);
 }
+QMM_INLINE float half_to_float(uint16_t half) { return halves_to_floats(Words{half, half, half, half})[0]; }
 
 QMM_INLINE uint16_t float_to_half(float f) {
   const uint32_t bits = bits_of_float(f);
@@ -175,19 +196,29 @@ QMM_INLINE uint16_t float_to_bf16(float f) {
   return static_cast<uint16_t>((bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16);
 }
 
-// `p` may be at any alignment, so the 16 values are copied first.
+struct WideHalves {
+  Words part[4];
+};
+QMM_INLINE WideHalves load_halves(const uint16_t* p) {
+  Halves lo, hi;
+  std::memcpy(&lo, p, sizeof(lo));
+  std::memcpy(&hi, p + 8, sizeof(hi));
+  const Halves zero = {};
+  return {{reinterpret_cast<Words>(halves_interleave(lo, zero)),
+           reinterpret_cast<Words>(halves_interleave_high(lo, zero)),
+           reinterpret_cast<Words>(halves_interleave(hi, zero)),
+           reinterpret_cast<Words>(halves_interleave_high(hi, zero))}};
+}
 QMM_INLINE Floats load_f16(const uint16_t* p) {
-  uint16_t values[16];
-  std::memcpy(values, p, sizeof(values));
+  const WideHalves halves = load_halves(p);
   Floats out;
-  for (int i = 0; i < 16; ++i) out.part[i / 4][i % 4] = half_to_float(values[i]);
+  for (int i = 0; i < 4; ++i) out.part[i] = halves_to_floats(halves.part[i]);
   return out;
 }
 QMM_INLINE Floats load_bf16(const uint16_t* p) {
-  uint16_t values[16];
-  std::memcpy(values, p, sizeof(values));
+  const WideHalves halves = load_halves(p);
   Floats out;
-  for (int i = 0; i < 16; ++i) out.part[i / 4][i % 4] = float_of_bits(uint32_t{values[i]} << 16);
+  for (int i = 0; i < 4; ++i) out.part[i] = reinterpret_cast<Vec>(halves.part[i] << 16);
   return out;
 }
 QMM_INLINE void store_f16(uint16_t* p, Floats v) {

@@ -77,6 +77,12 @@ QMM_INLINE Floats from_u8(Bytes b) {
   return from_i16(vreinterpretq_s16_u16(vmovl_u8(vget_low_u8(b))), vreinterpretq_s16_u16(vmovl_u8(vget_high_u8(b))));
 }
 
+using LevelTable = Bytes;
+QMM_INLINE LevelTable level_table(const Levels& levels) {
+  return bytes_load(reinterpret_cast<const uint8_t*>(levels.i8));
+}
+QMM_INLINE Floats look_up(LevelTable table, Bytes codes) { return from_i8(bytes_lookup(table, codes)); }
+
 QMM_INLINE float reduce(Floats v) {
   const Vec four = vaddq_f32(vaddq_f32(v.part[0], v.part[2]), vaddq_f32(v.part[1], v.part[3]));
   return vaddvq_f32(four);
