@@ -3,22 +3,50 @@
 
 #include <cstdint>
 
+#include "formats.h"
+
 namespace qmm {
 
-// Tokens up to which `linear` takes the vector kernel on the CPU; from there on the matrix kernel, which unpacks a
-// panel of rows once for all tokens and lets the processor's GEMM do the rest.
-inline constexpr int64_t kCpuVectorTokens = 8;
+// Formats that look 4 or 8 weights at a time up in a grid: the dearest to unpack.
+inline bool is_grid_format(Format format) {
+  switch (format) {
+    case Format::IQ1_S:
+    case Format::IQ1_M:
+    case Format::IQ2_XXS:
+    case Format::IQ2_XS:
+    case Format::IQ2_S:
+    case Format::IQ3_XXS:
+    case Format::IQ3_S:
+      return true;
+    default:
+      return false;
+  }
+}
 
-inline bool cpu_prefers_vector(int64_t tokens) { return tokens <= kCpuVectorTokens; }
+// Whether `linear` takes the vector kernel on the CPU. It unpacks a weight once for 8 tokens, in registers or L1; the
+// matrix kernel once for all tokens, into a panel in L2 for torch's GEMM. Time of the vector over that of the matrix
+// kernel (AMD EPYC, AVX-512, 2 threads, N x K = 4096 x 2560):
+//
+//   tokens            8     9     12    16    20    24    28    32
+//   Q4_K, float32    0.62  0.63  0.81  0.83  0.93  0.94  1.03  1.02
+//   IQ3_XXS, float32 0.67  0.79  0.95  0.93  1.11  1.08  1.20  1.18
+//   Q4_K, bfloat16   0.68  0.98  1.02  1.09  1.35  1.38  1.57  1.61     (the GEMM has bfloat16 instructions)
+inline bool cpu_prefers_vector(Format format, int64_t tokens, bool bfloat16) {
+  if (bfloat16) return tokens <= 8;
+  return tokens <= (is_grid_format(format) ? 16 : 24);
+}
 
-// Rows of the panel that the CPU's matrix kernel unpacks at a time: as many as fit `kCpuPanelBytes`, at least 16, so
-// that the extra memory stays bounded whatever the weight's size, and the GEMM still has work for every thread.
-inline constexpr int64_t kCpuPanelBytes = 4 << 20;
+// Rows of the panel that a thread of the CPU's matrix kernel unpacks at a time: what fits `kCpuPanelBytes`, at least
+// 16, so that the extra memory stays bounded whatever the weight's size; then evened out, so that all threads get as
+// many.
+inline constexpr int64_t kCpuPanelBytes = 1 << 20;
 
-inline int64_t cpu_panel_rows(int64_t rows, int64_t K, int64_t element_bytes) {
-  const int64_t fitting = K > 0 ? kCpuPanelBytes / (K * element_bytes) : rows;
-  const int64_t panel = fitting < 16 ? 16 : fitting / 16 * 16;
-  return panel < rows ? panel : rows;
+inline int64_t cpu_panel_rows(int64_t rows, int64_t K, int64_t element_bytes, int64_t threads) {
+  const int64_t fitting = kCpuPanelBytes / (K * element_bytes);
+  const int64_t most = fitting < 16 ? 16 : fitting;
+  const int64_t rounds = (rows + most * threads - 1) / (most * threads);
+  const int64_t even = (rows + rounds * threads - 1) / (rounds * threads);
+  return (even + 15) / 16 * 16;
 }
 
 }  // namespace qmm

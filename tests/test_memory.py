@@ -41,5 +41,5 @@ print(status("VmHWM") - before)
 def test_extra_memory_is_bounded(op, dtype):
     run = subprocess.run([sys.executable, "-c", SCRIPT, op, dtype], capture_output=True, text=True, check=True)
     extra = int(run.stdout)
-    # unpacked the weight takes 256 MiB in float32 and 128 MiB in bfloat16; a panel takes 4 MiB, x and y 6 MiB
+    # unpacked the weight takes 256 MiB in float32 and 128 MiB in bfloat16; a thread's panel takes 1 MiB, x and y 6 MiB
     assert extra < 32 << 20, f"{extra / 2**20:.1f} MiB"

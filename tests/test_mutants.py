@@ -83,8 +83,8 @@ MUTANTS = [
     Mutant(
         "backward of the first rows only",
         OPS,
-        "narrow(g_local, 1, first, rows)",
-        "narrow(g_local, 1, 0, rows)",
+        "column_of(g, first)",
+        "column_of(g, 0)",
         ("tests/test_operators.py::test_gradients_over_several_panels",),
     ),
     Mutant(
@@ -97,8 +97,8 @@ MUTANTS = [
     Mutant(
         "crossover one token early",
         "csrc/rules.h",
-        "tokens <= ",
-        "tokens < ",
+        "tokens <= (is_grid",
+        "tokens < (is_grid",
         ("tests/test_products.py",),
     ),
     Mutant(
@@ -111,8 +111,8 @@ MUTANTS = [
     Mutant(
         "a panel of the whole weight",
         "csrc/rules.h",
-        "kCpuPanelBytes = 4 << 20",
-        "kCpuPanelBytes = 4LL << 40",
+        "kCpuPanelBytes = 1 << 20",
+        "kCpuPanelBytes = 1LL << 40",
         ("tests/test_memory.py",),
     ),
     # the layers

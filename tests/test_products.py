@@ -15,10 +15,6 @@ VECTOR_RTOL = {torch.float32: 1e-6, torch.float16: 6e-4, torch.bfloat16: 5e-3}
 MATRIX_RTOL = {torch.float32: 1e-6, torch.float16: 6e-4, torch.bfloat16: 8e-3}
 
 
-# csrc/rules.h: the last number of tokens for which `linear` takes the vector kernel on the CPU
-VECTOR_TOKENS = {torch.float32: 8, torch.float16: 8, torch.bfloat16: 8}
-
-
 def check(op, weight, x, rtol):
     assert_close(op(x, weight), product64(x, weight), magnitude64(x, weight), rtol)
 
@@ -200,12 +196,16 @@ def test_tiles_give_the_same_bits(tile):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_linear_takes_the_vector_kernel_for_few_tokens_and_the_matrix_kernel_for_more(dtype):
-    """The two add up in different orders, so their bits tell which one ran."""
-    weight = random_weight(Format.Q4_K, 256, 2048)
-    limit = VECTOR_TOKENS[dtype]
-    for M in (1, limit - 1, limit, limit + 1, limit + 40):
-        x = torch.randn(M, 2048).to(dtype)
+@pytest.mark.parametrize("fmt", FORMATS, ids=lambda f: f.name)
+def test_linear_takes_the_vector_kernel_for_few_tokens_and_the_matrix_kernel_for_more(fmt, dtype):
+    """The two add up in different orders, so what is left of a sum that cancels tells which one ran."""
+    grid = fmt.name.startswith(("IQ1", "IQ2", "IQ3"))
+    limit = 8 if dtype == torch.bfloat16 else 16 if grid else 24
+    half = random_weight(fmt, 128, 768).data
+    weight = QuantTensor(torch.cat([half, half], dim=1), fmt)
+    for M in (1, limit, limit + 1, limit + 40):
+        x = 1000 * torch.randn(M, 768)
+        x = torch.cat([x, -x], dim=1).to(dtype)
         vector, matrix = torch_qmm.mul_mv(x, weight), torch_qmm.mul_mm(x, weight)
         assert not torch.equal(vector, matrix)
         assert torch.equal(torch_qmm.linear(x, weight), vector if limit >= M else matrix), M

@@ -6,6 +6,8 @@
 #include <torch/csrc/stable/tensor.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "../checks.h"
@@ -145,48 +147,75 @@ Tensor vector_product(const Product& p, const Tensor& x, const Tensor& weight, c
   return as_matrix(y, p.M, p.N, x.scalar_type());
 }
 
-// `rows` rows of the weight from row `first` on, unpacked to `dtype` into `panel` (or the weight's own memory where it
-// already holds plain values of that dtype): [rows, K].
-Tensor panel_view(const Product& p, const Tensor& weight, int64_t first, int64_t rows, Tensor& panel,
-                  ScalarType dtype) {
-  const uint8_t* packed = bytes_of(weight) + first * weight.size(1);
+// Memory for one panel, kept for the thread's next call: panels are as large as what the C library hands back to the
+// system at once, and faulting 4 MiB in anew took longer than the whole product of 48 tokens (4096 x 2560, bfloat16).
+void* panel_memory(int64_t bytes) {
+  thread_local std::unique_ptr<std::byte[]> memory;
+  thread_local int64_t capacity = 0;
+  if (capacity < bytes) {
+    memory.reset(new std::byte[bytes]);
+    capacity = bytes;
+  }
+  return memory.get();
+}
+
+// A view of plain memory. Made by hand and not by slicing a tensor, because it is needed in worker threads, which do
+// not inherit torch's modes (inference mode, say) from the caller.
+Tensor matrix_view(void* data, int64_t rows, int64_t columns, int64_t row_stride, int64_t column_stride,
+                   ScalarType dtype) {
+  return torch::stable::from_blob(data, {rows, columns}, {row_stride, column_stride},
+                                  torch::stable::Device(torch::headeronly::DeviceType::CPU), dtype);
+}
+
+// `rows` rows of the weight from row `first` on, as values of `dtype`: unpacked into this thread's panel, or the
+// weight's own memory where it already holds plain values of that dtype.
+void* unpack_rows(const Product& p, const Tensor& weight, int64_t first, int64_t rows, ScalarType dtype) {
+  auto* packed = const_cast<uint8_t*>(bytes_of(weight)) + first * weight.size(1);
   const bool plain = (p.format.id == static_cast<int64_t>(Format::F32) && dtype == ScalarType::Float) ||
                      (p.format.id == static_cast<int64_t>(Format::BF16) && dtype == ScalarType::BFloat16);
-  if (plain) {
-    return torch::stable::from_blob(const_cast<uint8_t*>(packed), {rows, p.K}, {p.K, 1}, weight.device(), dtype);
-  }
-  unpack_parallel(p.format, packed, rows * (p.K / p.format.block_weights), panel.mutable_data_ptr(), dtype);
-  return torch::stable::narrow(panel, 0, 0, rows);
+  if (plain) return packed;
+  void* panel = panel_memory(rows * p.K * dtype_bytes(dtype));
+  unpack(p.format, packed, rows * (p.K / p.format.block_weights), panel, dtype);
+  return panel;
 }
 
-// Calls f(first row, rows, unpacked [rows, K]) for each panel of the weight in turn: the only unpacked copy there is.
-template <class F>
-void for_each_panel(const Product& p, const Tensor& weight, ScalarType dtype, const F& f) {
-  const int64_t panel_rows = cpu_panel_rows(p.N, p.K, dtype_bytes(dtype));
-  Tensor panel = new_tensor({panel_rows, p.K}, dtype);
-  for (int64_t first = 0; first < p.N; first += panel_rows) {
-    const int64_t rows = std::min(panel_rows, p.N - first);
-    f(first, rows, panel_view(p, weight, first, rows, panel, dtype));
+char* column_of(const Tensor& matrix, int64_t column) {
+  return static_cast<char*>(matrix.mutable_data_ptr()) + column * dtype_bytes(matrix.scalar_type());
+}
+
+// y[:, first : first + rows] = x (those rows of W)^T + bias, on this thread: inside parallel_for torch's GEMM is
+// serial.
+void multiply_panel(const Product& p, const Tensor& x, const Tensor& weight, const OptTensor& bias, const Tensor& y,
+                    int64_t first, int64_t rows) {
+  const ScalarType dtype = x.scalar_type();
+  const Tensor panel = matrix_view(unpack_rows(p, weight, first, rows, dtype), p.K, rows, 1, p.K, dtype);  // transposed
+  const Tensor x_view = matrix_view(x.mutable_data_ptr(), p.M, p.K, p.K, 1, dtype);
+  const Tensor out = matrix_view(column_of(y, first), p.M, rows, p.N, 1, dtype);
+  if (bias.has_value()) {
+    const Tensor bias_part = matrix_view(column_of(*bias, first), 1, rows, rows, 1, dtype);
+    STABLE_TORCH_ERROR_CODE_CHECK(
+        aoti_torch_cpu_addmm_out(out.get(), bias_part.get(), x_view.get(), panel.get(), 1.0, 1.0));
+  } else {
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_mm_out(out.get(), x_view.get(), panel.get()));
   }
 }
 
-// y [M, N] = x W^T + bias by unpacking a panel of rows at a time for torch's GEMM: in bfloat16 where x is bfloat16,
-// else in float32 (float16 has no fast GEMM on most processors and would round the weights).
+// y [M, N] = x W^T + bias: each thread unpacks a panel of rows at a time and multiplies it by torch's GEMM, in bfloat16
+// where x is bfloat16, else in float32 (float16 has no fast GEMM on most processors and would round the weights).
+// Threads do not share panels: where cores do not share a cache, passing each panel from the one that unpacked it to
+// the other cost up to as much again as the GEMM.
 Tensor matrix_product(const Product& p, const Tensor& x, const Tensor& weight, const OptTensor& bias) {
   const ScalarType dtype = x.scalar_type() == ScalarType::BFloat16 ? ScalarType::BFloat16 : ScalarType::Float;
-  Tensor xm = as_matrix(x, p.M, p.K, dtype);
-  Tensor y = new_tensor({p.M, p.N}, dtype);
+  const Tensor xm = as_matrix(x, p.M, p.K, dtype);
+  const Tensor y = new_tensor({p.M, p.N}, dtype);
   OptTensor bias_row;
   if (bias.has_value()) bias_row = as_matrix(*bias, 1, p.N, dtype);
-  for_each_panel(p, weight, dtype, [&](int64_t first, int64_t rows, const Tensor& panel) {
-    Tensor y_part = torch::stable::narrow(y, 1, first, rows);
-    const Tensor transposed = torch::stable::transpose(panel, 0, 1);
-    if (bias_row.has_value()) {
-      const Tensor bias_part = torch::stable::narrow(*bias_row, 1, first, rows);
-      STABLE_TORCH_ERROR_CODE_CHECK(
-          aoti_torch_cpu_addmm_out(y_part.get(), bias_part.get(), xm.get(), transposed.get(), 1.0, 1.0));
-    } else {
-      STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_mm_out(y_part.get(), xm.get(), transposed.get()));
+  const int64_t panel_rows = cpu_panel_rows(p.N, p.K, dtype_bytes(dtype), torch::stable::get_num_threads());
+  const int64_t panels = (p.N + panel_rows - 1) / panel_rows;
+  torch::stable::parallel_for(0, panels, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i * panel_rows;
+      multiply_panel(p, xm, weight, bias_row, y, first, std::min(panel_rows, p.N - first));
     }
   });
   return as_matrix(y, p.M, p.N, x.scalar_type());
@@ -215,7 +244,8 @@ Tensor linear(const Tensor& x, const Tensor& weight, int64_t format, const OptTe
               const OptTensor& bias) {
   const Product p = check_product("linear", x, weight, format, scales, biases);
   if (bias.has_value()) check_bias("linear", *bias, x, p.N);
-  return run_product(p, x, weight, bias, cpu_prefers_vector(p.M));
+  const bool bfloat16 = x.scalar_type() == ScalarType::BFloat16;
+  return run_product(p, x, weight, bias, cpu_prefers_vector(static_cast<Format>(format), p.M, bfloat16));
 }
 
 // grad [..., N] -> grad W [..., K], accumulated in float32 over the panels.
@@ -229,16 +259,16 @@ Tensor mul_mm_t(const Tensor& grad, const Tensor& weight, int64_t format_id, con
   check_activation(op, "grad", grad, "N", p.N, format);
   check_same_device(op, "weight", weight, "grad", grad);
 
+  const Tensor g = as_matrix(grad, p.M, p.N, ScalarType::Float);
   Tensor sum = new_tensor({p.M, p.K}, ScalarType::Float);
   torch::stable::zero_(sum);
-  if (p.M > 0 && p.K > 0) {
-    const Tensor g = as_matrix(grad, p.M, p.N, ScalarType::Float);
-    for_each_panel(p, weight, ScalarType::Float, [&](int64_t first, int64_t rows, const Tensor& panel) {
-      Tensor g_local = g;
-      const Tensor g_part = torch::stable::narrow(g_local, 1, first, rows);
-      STABLE_TORCH_ERROR_CODE_CHECK(
-          aoti_torch_cpu_addmm_out(sum.get(), sum.get(), g_part.get(), panel.get(), 1.0, 1.0));
-    });
+  const int64_t panel_rows = p.K > 0 ? cpu_panel_rows(p.N, p.K, 4, 1) : p.N + 1;
+  for (int64_t first = 0; first < p.N && p.M > 0 && p.K > 0; first += panel_rows) {
+    const int64_t rows = std::min(panel_rows, p.N - first);
+    const Tensor panel =
+        matrix_view(unpack_rows(p, weight, first, rows, ScalarType::Float), rows, p.K, p.K, 1, ScalarType::Float);
+    const Tensor g_part = matrix_view(column_of(g, first), p.M, rows, p.N, 1, ScalarType::Float);
+    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_addmm_out(sum.get(), sum.get(), g_part.get(), panel.get(), 1.0, 1.0));
   }
   return torch::stable::view(as_matrix(sum, p.M, p.K, grad.scalar_type()), with_last(grad, p.K));
 }
