@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 from pathlib import Path
 
@@ -28,6 +29,8 @@ def main() -> None:
     args = parser.parse_args()
     if args.threads:
         torch.set_num_threads(args.threads)
+    if args.model and importlib.util.find_spec("accelerate") is None:
+        parser.error("--model also measures transformers' own route, which needs `pip install accelerate`")
     result = {"machine": machine(), "cold": args.cold, "rows": []}
     print(" | ".join(f"{key} {value}" for key, value in result["machine"].items()))
     if not args.no_operators:

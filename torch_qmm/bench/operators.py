@@ -45,7 +45,7 @@ def run(
     for (N, K), dtype in itertools.product(shapes, dtypes):
         weights = {f: _copies(random_weight(f, N, K), cold) for f in formats}
         plain = _copies(torch.randn(N, K).to(dtype), cold)
-        table = []
+        table, slow = [], {}
         for M in tokens:
             x = torch.randn(M, K).to(dtype)
             contenders = {f.name: _rotating(partial(ops.linear, x), weights[f]) for f in formats}
@@ -55,12 +55,14 @@ def run(
                 unpackers = {
                     f"{f.name} gguf-py": partial(_gguf_linear, x, weights[f][0]) for f in formats if _has_gguf(f)
                 }
-                timings |= side_by_side(unpackers, rounds=3)
+                slow[M] = side_by_side(unpackers, rounds=3)
+                timings |= slow[M]
             rows += _rows(N, K, M, dtype, timings)
             table.append(_table_row(M, formats, timings))
         header = ["tokens", *(f"{f.name} ms (ratio)" for f in formats), "F.linear ms"]
-        header += [f"gguf-py {f.name} ms" for f in formats]
         print_table(f"N x K = {N} x {K}, x {dtype}; ratio = F.linear's time / ours", header, table)
+        if against_gguf:
+            _print_gguf_table(formats, slow)
     return rows
 
 
@@ -104,13 +106,17 @@ def _rows(N: int, K: int, M: int, dtype: torch.dtype, timings: dict[str, Timing]
     ]
 
 
-def _table_row(M: int, formats: list[Format], timings: dict[str, Timing]) -> list[str]:
-    def cell(name: str, ratio: bool) -> str:
-        if name not in timings:
-            return "-"
-        timing = timings[name]
-        text = f"{timing.median * 1e3:.2f} +-{timing.spread:.0%}"
-        return f"{text} ({timings['F.linear'].median / timing.median:.2f}x)" if ratio else text
+def _cell(timing: Timing) -> str:
+    return f"{timing.median * 1e3:.2f} +-{timing.spread:.0%}"
 
-    cells = [str(M), *(cell(f.name, True) for f in formats), cell("F.linear", False)]
-    return cells + [cell(f"{f.name} gguf-py", False) for f in formats]
+
+def _table_row(M: int, formats: list[Format], timings: dict[str, Timing]) -> list[str]:
+    plain = timings["F.linear"]
+    ours = [f"{_cell(timings[f.name])} ({plain.median / timings[f.name].median:.2f}x)" for f in formats]
+    return [str(M), *ours, _cell(plain)]
+
+
+def _print_gguf_table(formats: list[Format], slow: dict[int, dict[str, Timing]]) -> None:
+    names = [f"{f.name} gguf-py" for f in formats if _has_gguf(f)]
+    rows = [[str(M), *(_cell(timings[name]) for name in names)] for M, timings in slow.items()]
+    print_table("the same by gguf-py's unpacking and F.linear, ms", ["tokens", *names], rows)
