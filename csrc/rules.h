@@ -37,8 +37,8 @@ inline bool cpu_prefers_vector(Format format, int64_t tokens, bool bfloat16) {
 }
 
 // Rows of the panel that a thread of the CPU's matrix kernel unpacks at a time: what fits `kCpuPanelBytes`, a core's L2
-// cache, so that the extra memory stays bounded whatever the weight's size; but at least 64, since the GEMM reads all of
-// x for each panel (16 rows of K = 9728 at 512 tokens took 1.3 times the time of 64). Then evened out, so that all
+// cache, so that the extra memory stays bounded whatever the weight's size; but at least 64, since the GEMM reads all
+// of x for each panel (16 rows of K = 9728 at 512 tokens took 1.3 times the time of 64). Then evened out, so that all
 // threads get as many.
 inline constexpr int64_t kCpuPanelBytes = 1 << 20;
 inline constexpr int64_t kCpuPanelLeastRows = 64;
