@@ -48,11 +48,11 @@ MUTANTS = [
     Mutant(
         "sub-block scale of the neighbour",
         f"{FORMATS}/iq.h",
-        "kIq2Scales.of[scales >> 4]),\n",
-        "kIq2Scales.of[scales & 15]),\n",
+        "signed_weights(d * kIq2Scales.of[scales >> 4], b,",
+        "signed_weights(d * kIq2Scales.of[scales & 15], b,",
     ),
     Mutant("sign dropped", f"{FORMATS}/iq.h", "from_i8(bytes_negate_where(grid, signs))", "from_i8(grid)"),
-    Mutant("ninth index bit", f"{FORMATS}/iq.h", "(top << 8 & 256)", "(top << 8 & 0)"),
+    Mutant("ninth index bit", f"{FORMATS}/iq.h", "bytes_where(top[i], bytes_set1(1))", "bytes_where(0, bytes_set1(1))"),
     # the vector kernel
     Mutant("every token reads the first one", KERNELS, "x + m * x_stride + offset", "x + offset"),
     Mutant(
@@ -76,8 +76,8 @@ MUTANTS = [
     Mutant(
         "every panel unpacks the first rows",
         OPS,
-        "bytes_of(weight) + first * weight.size(1)",
-        "bytes_of(weight) + 0 * first",
+        "bytes_of(weight)) + first * weight.size(1)",
+        "bytes_of(weight)) + 0 * first",
         ("tests/test_products.py::test_more_rows_than_16_bits_hold",),
     ),
     Mutant(
@@ -143,6 +143,35 @@ MUTANTS = [
         "dx = torch.ops.qmm.mul_mm_t(grad, weight, ctx.format)",
         "dx = torch.ops.qmm.mul_mm_t(grad * 2, weight, ctx.format)",
         ("tests/test_operators.py",),
+    ),
+    # files and models
+    Mutant(
+        "permutation skipped",
+        "torch_qmm/models.py",
+        "return rows.view(heads, half, 2, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)",
+        "return rows.clone()",
+        ("tests/test_models.py::test_logits_match_the_unpacked_model",),
+    ),
+    Mutant(
+        "norms stored as w + 1",
+        "torch_qmm/models.py",
+        "values.float() - self.arch.norm_offset",
+        "values.float()",
+        ("tests/test_models.py::test_logits_match_the_unpacked_model",),
+    ),
+    Mutant(
+        "a tensor past the end of the file",
+        "torch_qmm/gguf.py",
+        "if end > cursor.size:",
+        "if end > 2 * cursor.size:",
+        ("tests/test_gguf.py",),
+    ),
+    Mutant(
+        "a count that is not held against the file",
+        "torch_qmm/gguf.py",
+        "if n * least > left:",
+        "if n > left:",
+        ("tests/test_gguf.py",),
     ),
 ]
 
