@@ -167,10 +167,10 @@ MUTANTS = [
         ("tests/test_gguf.py",),
     ),
     Mutant(
-        "a count that is not held against the file",
+        "a tensor named twice",
         "torch_qmm/gguf.py",
-        "if n * least > left:",
-        "if n > left:",
+        "if name in entries:",
+        "if False:",
         ("tests/test_gguf.py",),
     ),
 ]
