@@ -30,7 +30,37 @@ template <class... Args>
     if (!(condition)) ::qmm::fail((op), __VA_ARGS__); \
   } while (false)
 
-inline const char* dtype_name(ScalarType dtype) { return torch::headeronly::toString(dtype); }
+// As Python spells it, without "torch.".
+inline const char* dtype_name(ScalarType dtype) {
+  switch (dtype) {
+    case ScalarType::Float:
+      return "float32";
+    case ScalarType::Half:
+      return "float16";
+    case ScalarType::BFloat16:
+      return "bfloat16";
+    case ScalarType::Double:
+      return "float64";
+    case ScalarType::ComplexFloat:
+      return "complex64";
+    case ScalarType::ComplexDouble:
+      return "complex128";
+    case ScalarType::Byte:
+      return "uint8";
+    case ScalarType::Char:
+      return "int8";
+    case ScalarType::Short:
+      return "int16";
+    case ScalarType::Int:
+      return "int32";
+    case ScalarType::Long:
+      return "int64";
+    case ScalarType::Bool:
+      return "bool";
+    default:
+      return torch::headeronly::toString(dtype);
+  }
+}
 
 inline std::string shape_text(const Tensor& t) {
   std::string text = "[";
@@ -80,7 +110,7 @@ inline void check_no_scales(const char* op, const FormatInfo& format, const std:
 inline void check_weight(const char* op, const Tensor& weight, const FormatInfo& format, int64_t min_dim,
                          int64_t max_dim) {
   QMM_CHECK(weight.scalar_type() == ScalarType::Byte, op, "weight: got dtype ", dtype_name(weight.scalar_type()),
-            ", want packed uint8 bytes (Byte)");
+            ", want packed uint8 bytes");
   QMM_CHECK(weight.dim() >= min_dim && weight.dim() <= max_dim, op, "weight: got shape ", shape_text(weight),
             ", want [", (min_dim == max_dim ? "" : "..., "), "N, bytes per row]");
   QMM_CHECK(weight.size(weight.dim() - 1) % format.block_bytes == 0, op, "weight: got rows of ",

@@ -37,18 +37,22 @@ inline bool cpu_prefers_vector(Format format, int64_t tokens, bool bfloat16) {
 }
 
 // Rows of the panel that a thread of the CPU's matrix kernel unpacks at a time: what fits `kCpuPanelBytes`, a core's L2
-// cache, so that the extra memory stays bounded whatever the weight's size; but at least 64, since the GEMM reads all
-// of x for each panel (16 rows of K = 9728 at 512 tokens took 1.3 times the time of 64). Then evened out, so that all
-// threads get as many.
+// cache; but 64, since the GEMM reads all of x for each panel (16 rows of K = 9728 at 512 tokens took 1.3 times the time
+// of 64), as far as `kCpuPanelMostBytes` go; but one. So the extra memory stays bounded, whatever the weight's size.
+// Then evened out, so that all threads get as many.
 inline constexpr int64_t kCpuPanelBytes = 1 << 20;
-inline constexpr int64_t kCpuPanelLeastRows = 64;
+inline constexpr int64_t kCpuPanelMostBytes = 8 << 20;
+inline constexpr int64_t kCpuPanelRows = 64;
 
 inline int64_t cpu_panel_rows(int64_t rows, int64_t K, int64_t element_bytes, int64_t threads) {
-  const int64_t fitting = kCpuPanelBytes / (K * element_bytes);
-  const int64_t most = fitting < kCpuPanelLeastRows ? kCpuPanelLeastRows : fitting;
-  const int64_t rounds = (rows + most * threads - 1) / (most * threads);
+  const int64_t row_bytes = K > 0 ? K * element_bytes : 1;
+  const int64_t in_cache = kCpuPanelBytes / row_bytes, at_most = kCpuPanelMostBytes / row_bytes;
+  int64_t most = in_cache >= kCpuPanelRows ? in_cache : at_most < kCpuPanelRows ? at_most : kCpuPanelRows;
+  if (most < 1) most = 1;
+  const int64_t rounds = rows > 0 ? (rows + most * threads - 1) / (most * threads) : 1;
   const int64_t even = (rows + rounds * threads - 1) / (rounds * threads);
-  return (even + 15) / 16 * 16;
+  const int64_t step = most < 16 ? 1 : 16;  // the GEMM's own blocks are of 16 or less
+  return even > step ? (even + step - 1) / step * step : step;
 }
 
 }  // namespace qmm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import re
@@ -11,7 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import gguf
 import pytest
 import torch
 import transformers
@@ -271,7 +271,7 @@ def test_doctor(capsys):
     assert facts["cpu_isa"] in facts["cpu_isas"]
     assert facts["mps"] is torch.backends.mps.is_available()
     assert facts["formats"] == [fmt.name for fmt in Format]
-    assert gguf.__name__ in facts
+    assert facts["gguf"] == importlib.metadata.version("gguf")
     assert main(["doctor"]) == 0
     out = capsys.readouterr().out
     assert re.search(r"^torch +" + re.escape(torch.__version__) + "$", out, re.MULTILINE)
@@ -283,3 +283,52 @@ def test_version(capsys):
         main(["--version"])
     assert stop.value.code == 0
     assert capsys.readouterr().out == f"torch-qmm {torch_qmm.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "option, value, wanted",
+    [
+        ("--temperature", "1e-40", "want 0 or a number from 0.001"),
+        ("--temperature", "-1", "want 0 or a number from 0.001"),
+        ("--temperature", "nan", "want 0 or a number from 0.001"),
+        ("--seed", "99999999999999999999999", "want a whole number from 0"),
+        ("--seed", "-3", "want a whole number from 0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_before_anything_is_loaded(option, value, wanted, tmp_path, capsys):
+    with pytest.raises(SystemExit) as exit_:
+        generate(tmp_path / "no such file", f"{option}={value}")
+    assert exit_.value.code == 2
+    assert f"argument {option}: got {value!r}, {wanted}" in capsys.readouterr().err
+
+
+def test_a_prompt_that_is_not_utf8_is_one_clear_line(tiny, capsys):
+    assert generate(tiny, prompt="a\udcffb") == 2
+    assert capsys.readouterr().err == "torch-qmm: error: --prompt: got bytes that are not UTF-8, want a text\n"
+
+
+def test_an_output_without_the_characters_escapes_them(tmp_path):
+    path = RawFile(pairs=[pair("general.name", 8, string("Ġ"))]).write(tmp_path / "x.gguf")
+    env = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "torch_qmm", "inspect", str(path)]
+    done = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "") and r"\u0120" in done.stdout
+
+
+def test_a_closed_output_is_no_error(tmp_path):
+    path = tmp_path / "x.gguf"
+    write_sample(path)
+    done = subprocess.run(
+        f'"{sys.executable}" -m torch_qmm inspect "{path}" >&-', shell=True, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_pipe_is_refused_as_such(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    writer = os.open(tmp_path / "pipe", os.O_RDWR)
+    try:
+        assert main(["inspect", str(tmp_path / "pipe")]) == 1
+    finally:
+        os.close(writer)
+    assert "got a pipe or device, want a file" in capsys.readouterr().err

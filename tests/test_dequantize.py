@@ -33,9 +33,10 @@ def test_half_types_are_the_float32_value_rounded_to_nearest_even(fmt, dtype, is
     assert_same_bits(weight.dequantize(dtype), dequantize(weight))
 
 
-def test_every_value_of_a_block_of_each_codebook_appears():
-    """The random weights reach all 2^b codes, so a wrong table entry can't hide."""
-    weight = random_weight(Format.IQ4_NL, 64, 256)
+@pytest.mark.parametrize("fmt", [Format.Q4_0, Format.IQ4_NL], ids=lambda f: f.name)
+def test_random_weights_reach_every_code(fmt):
+    """So that a wrong entry of a codebook can't hide from the tests above."""
+    weight = random_weight(fmt, 64, 256)
     scale = np.ascontiguousarray(weight.data.numpy().reshape(-1, 18)[:, :2]).view(np.float16).astype(np.float32)
     assert len(np.unique(np.rint(dequantize(weight).reshape(-1, 32) / scale))) == 16
 

@@ -48,8 +48,13 @@ def test_tensor_rows(weight):
         weight[1, 2]
     with pytest.raises(IndexError):
         weight[24]
-    with pytest.raises(IndexError, match="single packed row"):
+    with pytest.raises(TypeError, match="single packed row"):
         weight[0][0]
+    with pytest.raises(TypeError, match="index: got bool"):
+        weight[True]
+    with pytest.raises(TypeError, match=r"index: got torch.bool \[24, 512\], want row numbers"):
+        weight[torch.ones(24, 512, dtype=torch.bool)]
+    assert len(weight[torch.arange(24) < 5]) == 5
 
 
 def test_tensor_moves_and_pickles(weight):
@@ -101,8 +106,10 @@ def test_linear_with_float32_bias_takes_any_x(layer):
 
 
 def test_activations_cast_to_the_dtype_of_packed_bytes_are_refused(layer):
-    with pytest.raises(RuntimeError, match="x: got dtype Byte"):
-        layer(torch.randn(2, 512).to(layer.weight.dtype))
+    for compute_dtype in (None, torch.float32):
+        layer.compute_dtype = compute_dtype
+        with pytest.raises(RuntimeError, match="x: got dtype uint8"):
+            layer(torch.randn(2, 512).to(layer.weight.dtype))
 
 
 def test_embedding_is_an_embedding(table, weight):
@@ -250,3 +257,60 @@ def test_a_trainable_bias_and_input_learn_through_a_packed_layer(layer):
     x = torch.randn(4, 512, requires_grad=True)
     layer(x).pow(2).mean().backward()
     assert layer.bias.grad.shape == (24,) and x.grad.abs().sum() > 0 and layer.weight.grad is None
+
+
+BAD_STATES = {
+    "a list": ([2, 8, 64], r"_extra_state: got \[2, 8, 64\], want tensor"),
+    "no numbers": (torch.tensor([]), "_extra_state: got tensor"),
+    "one number": (torch.tensor(2), "_extra_state: got tensor"),
+    "no data": (torch.empty(3, device="meta"), "_extra_state: got tensor"),
+    "nothing": (None, "_extra_state: got nothing that says what the bytes mean"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_STATES)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_state_that_does_not_say_its_format_is_refused(what, strict):
+    value, message = BAD_STATES[what]
+    layer = QuantLinear(64, 8, format="IQ4_NL")
+    state = QuantLinear(64, 8, format="IQ4_NL").state_dict() | {"_extra_state": value}
+    if value is None:
+        del state["_extra_state"]
+    with pytest.raises(RuntimeError, match=message):
+        layer.load_state_dict(state, strict=strict)
+
+
+def test_a_state_with_a_weight_that_is_no_packed_tensor_is_refused():
+    layer = QuantLinear(64, 8, format="Q4_0")
+    with pytest.raises(RuntimeError, match=r"weight: got str, want packed uint8 of Q4_0 \[8, 64\]"):
+        layer.load_state_dict(layer.state_dict() | {"weight": "x"})
+    strided = torch.zeros(36, 8, dtype=torch.uint8).t()
+    with pytest.raises(RuntimeError, match="weight: got a non-contiguous tensor"):
+        layer.load_state_dict(layer.state_dict() | {"weight": strided}, assign=True)
+    layer.load_state_dict(layer.state_dict() | {"weight": strided})  # copied, it is contiguous again
+
+
+def test_state_dicts_do_not_depend_on_the_default_device():
+    state = QuantLinear(64, 8, format="Q4_0").state_dict()
+    with torch.device("meta"):
+        layer = QuantLinear(64, 8, format="Q4_0")
+        assert not layer.get_extra_state().is_meta
+        layer.load_state_dict(state, assign=True)
+        layer.half()
+    assert torch.equal(layer.weight, state["weight"])
+
+
+def test_more_that_layers_refuse(weight):
+    with pytest.raises(ValueError, match=r"compute_dtype: got torch.float64, want None, torch.float32"):
+        QuantLinear(64, 8, format="Q4_0", compute_dtype=torch.float64)
+    with pytest.raises(ValueError, match="compute_dtype: got 'float32'"):
+        QuantEmbedding(8, 64, format="Q4_0", compute_dtype="float32")
+    with pytest.raises(ValueError, match="padding_idx: got 8, want None or a row of 8"):
+        QuantEmbedding(8, 64, 8, format="Q4_0")
+    assert QuantEmbedding(8, 64, -1, format="Q4_0").padding_idx == 7
+    with pytest.raises(TypeError, match="weight: got Tensor, want a QuantTensor"):
+        QuantLinear.from_quant_tensor(weight.data)
+    with pytest.raises(TypeError, match="bias: got list, want a float tensor"):
+        QuantLinear.from_quant_tensor(weight, [1.0] * 24)
+    with pytest.raises(TypeError, match=r"bias: got torch.int64, want a float tensor"):
+        QuantLinear.from_quant_tensor(weight, torch.zeros(24, dtype=torch.int64))

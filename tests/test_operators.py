@@ -23,20 +23,20 @@ F16_BYTES = torch.zeros(9, dtype=torch.uint8)
 BIASES = {
     "bias: got shape [5], want [6]": torch.zeros(5),
     "bias: got shape [1, 6], want [6]": torch.zeros(1, 6),
-    "bias: got dtype Half, want that of x, Float": torch.zeros(6).half(),
+    "bias: got dtype float16, want that of x, float32": torch.zeros(6).half(),
     "bias: got device meta, want that of x, cpu": torch.zeros(6, device="meta"),
 }
 # what is wrong -> (arguments of a product, the message)
 BAD_PRODUCTS = {
-    "float64 x": ((X.double(), W, Q4_K), "x: got dtype Double, want float32, float16 or bfloat16"),
-    "integer x": ((X.byte(), W, Q4_K), "x: got dtype Byte, want float32, float16 or bfloat16"),
-    "complex x": ((X.to(torch.complex64), W, Q4_K), "x: got dtype ComplexFloat, want float32"),
+    "float64 x": ((X.double(), W, Q4_K), "x: got dtype float64, want float32, float16 or bfloat16"),
+    "integer x": ((X.byte(), W, Q4_K), "x: got dtype uint8, want float32, float16 or bfloat16"),
+    "complex x": ((X.to(torch.complex64), W, Q4_K), "x: got dtype complex64, want float32"),
     "0-d x": ((torch.tensor(1.0), W, Q4_K), "x: got a 0-d tensor, want [..., K] with K = 512"),
     "K": (
         (torch.zeros(2, 256), W, Q4_K),
         "x: got shape [2, 256], want [..., K] with K = 512, from the weight's",
     ),
-    "float weight": ((X, W.float(), Q4_K), "weight: got dtype Float, want packed uint8 bytes"),
+    "float weight": ((X, W.float(), Q4_K), "weight: got dtype float32, want packed uint8 bytes"),
     "1-d weight": ((X, W[0], Q4_K), "weight: got shape [288], want [N, bytes per row]"),
     "3-d weight": ((X, W[None], Q4_K), "weight: got shape [1, 6, 288], want [N, bytes per row]"),
     "row bytes": ((X, W[:, :100].clone(), Q4_K), "weight: got rows of 100 bytes, want a multiple of 144"),
@@ -79,7 +79,7 @@ def test_mul_mm_refuses_a_tile(tile):
 
 def test_mul_mm_t_refuses():
     refused("grad: got shape [2, 5], want [..., N] with N = 6", ops.mul_mm_t, torch.zeros(2, 5), W, Q4_K)
-    refused("grad: got dtype Double", ops.mul_mm_t, torch.zeros(2, 6).double(), W, Q4_K)
+    refused("grad: got dtype float64", ops.mul_mm_t, torch.zeros(2, 6).double(), W, Q4_K)
     refused("grad: got a 0-d tensor", ops.mul_mm_t, torch.tensor(0.0), W, Q4_K)
 
 
@@ -87,10 +87,10 @@ def test_embedding_and_dequantize_refuse():
     ids = torch.tensor([1])
     for bad in (ids.float(), ids.bool()):
         refused("ids: got dtype", ops.embedding, bad, W, Q4_K, dtype=torch.float32)
-    refused("dtype: got Double, want float32", ops.embedding, ids, W, Q4_K, dtype=torch.float64)
-    refused("dtype: got Int, want float32", ops.dequantize, W, Q4_K, dtype=torch.int32)
+    refused("dtype: got float64, want float32", ops.embedding, ids, W, Q4_K, dtype=torch.float64)
+    refused("dtype: got int32, want float32", ops.dequantize, W, Q4_K, dtype=torch.int32)
     refused("format: got id -1", ops.dequantize, W, -1, dtype=torch.float32)
-    refused("weight: got dtype Float", ops.dequantize, W.float(), Q4_K, dtype=torch.float32)
+    refused("weight: got dtype float32", ops.dequantize, W.float(), Q4_K, dtype=torch.float32)
     refused("weight: got shape []", ops.dequantize, W[0, 0], Q4_K, dtype=torch.float32)
     refused("rows of 287 bytes", ops.dequantize, W[:, 1:].clone(), Q4_K, dtype=torch.float32)
 
@@ -100,26 +100,55 @@ def test_a_plain_weight_must_be_aligned_to_its_type():
     refused("not a multiple of 2 bytes", ops.dequantize, misaligned, int(Format.F16), dtype=torch.float32)
 
 
-# Fake kernels see shapes only, so they check less, in the same words.
+# Fake kernels see no data and no addresses; all else they refuse in the same words.
 FAKE_CHECKS = [
-    "float64 x",
-    "integer x",
-    "K",
-    "float weight",
-    "1-d weight",
-    "3-d weight",
-    "row bytes",
-    "format",
+    what for what in BAD_PRODUCTS if what not in ("column slice", "transposed", "misaligned", "weight elsewhere")
 ]
 
 
 @pytest.mark.parametrize("what", FAKE_CHECKS)
 @pytest.mark.parametrize("op", ["mul_mv", "mul_mm", "linear"])
-def test_a_fake_product_refuses(op, what):
+def test_a_fake_product_refuses_in_the_same_words(op, what):
     args, message = BAD_PRODUCTS[what]
     with FakeTensorMode() as mode:
         fake = [mode.from_tensor(a) if isinstance(a, torch.Tensor) else a for a in args]
-        refused(message.split("got")[0] + "got", getattr(ops, op), *fake)
+        refused(message, getattr(ops, op), *fake)
+
+
+@pytest.mark.parametrize("message", [m for m in BIASES if "device" not in m])
+def test_a_fake_linear_refuses_a_bias_in_the_same_words(message):
+    with FakeTensorMode() as mode:
+        x, weight, bias = (mode.from_tensor(t) for t in (X, W, BIASES[message]))
+        refused(f"qmm::linear: {message}", ops.linear, x, weight, Q4_K, None, None, bias)
+
+
+def test_fake_embedding_and_dequantize_refuse_in_the_same_words():
+    with FakeTensorMode() as mode:
+        weight, ids = mode.from_tensor(W), mode.from_tensor(torch.tensor([1]))
+        refused(
+            "ids: got dtype float32, want an integer", ops.embedding, ids.float(), weight, Q4_K, dtype=torch.float32
+        )
+        refused("dtype: got float64, want float32", ops.embedding, ids, weight, Q4_K, dtype=torch.float64)
+        refused("dtype: got int32, want float32", ops.dequantize, weight, Q4_K, dtype=torch.int32)
+        refused("scales: got a tensor", ops.dequantize, weight, Q4_K, ids, dtype=torch.float32)
+
+
+def test_wrappers_refuse_bytes_without_a_format():
+    for call in (torch_qmm.mul_mv, torch_qmm.mul_mm, torch_qmm.linear):
+        with pytest.raises(TypeError, match="weight: got Tensor, want a QuantTensor"):
+            call(X, W)
+    with pytest.raises(TypeError, match="weight: got NoneType, want a QuantTensor"):
+        torch_qmm.embedding(torch.tensor([1]), None)
+    with pytest.raises(TypeError, match="weight: got Tensor, want a QuantTensor"):
+        torch_qmm.dequantize(W)
+
+
+def test_forward_mode_is_refused_and_not_silently_zero():
+    weight = random_weight(Format.Q4_K, 6, 512)
+    layer = torch_qmm.QuantLinear.from_quant_tensor(weight)
+    for call in (lambda x: torch_qmm.linear(x, weight), lambda x: torch_qmm.mul_mv(x, weight), layer):
+        with pytest.raises(NotImplementedError, match="x: got a dual tensor"):
+            torch.func.jvp(call, (X,), (X + 1,))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -201,3 +230,19 @@ def test_gradients_over_several_panels():
     want = grad.double() @ weight.dequantize().double()
     got = torch.ops.qmm.mul_mm_t(grad, weight.data, int(weight.format))
     torch.testing.assert_close(got.double(), want, rtol=1e-4, atol=1e-4)
+
+
+def test_gradients_of_empty_products():
+    for N, M in ((0, 3), (5, 0)):
+        x = torch.randn(M, 64, requires_grad=True)
+        weight = torch_qmm.QuantTensor(torch.zeros(N, 36, dtype=torch.uint8), Format.Q4_0)
+        torch_qmm.linear(x, weight).sum().backward()
+        assert torch.equal(x.grad, torch.zeros(M, 64))
+
+
+def test_gradients_of_a_single_token_without_a_batch():
+    weight = random_weight(Format.Q8_0, 6, 64)
+    x, bias = torch.randn(64, requires_grad=True), torch.randn(6, requires_grad=True)
+    torch_qmm.linear(x, weight, bias).sum().backward()
+    assert torch.equal(bias.grad, torch.ones(6))
+    torch.testing.assert_close(x.grad, weight.dequantize().sum(0))

@@ -67,7 +67,8 @@ def test_linear_adds_the_bias(M):
         want = product64(x, weight) + bias.double()
         got = torch_qmm.linear(x, weight, bias)
         assert got.dtype == dtype and relative_l2(got, want) < MATRIX_RTOL[dtype]
-        assert torch.equal(torch_qmm.linear(x, weight, bias[::1].clone()), got)
+        strided = torch.stack([bias, bias], dim=1)[:, 0]
+        assert torch.equal(torch_qmm.linear(x, weight, strided), got)
 
 
 @pytest.mark.parametrize("fmt", [Format.Q4_0, Format.Q4_K, Format.IQ3_XXS, Format.F32], ids=lambda f: f.name)
@@ -104,7 +105,6 @@ def views(x):
         "left half of wider rows": wide.clone()[..., :K].copy_(x),
         "transposed batch": torch.zeros(6, 4, K, dtype=x.dtype).transpose(0, 1).copy_(x),
         "transposed columns": torch.zeros(4, K, 6, dtype=x.dtype).transpose(1, 2).copy_(x),
-        "flipped": x.flip(0).flip(0),
     }
 
 
@@ -191,11 +191,11 @@ def test_more_rows_than_16_bits_hold():
     assert torch.equal(torch_qmm.embedding(last, weight), weight.dequantize()[last])
 
 
-@pytest.mark.parametrize("tile", [32, 64, None])
-def test_tiles_give_the_same_bits(tile):
+@pytest.mark.parametrize("tile", [32, 64])
+def test_both_tiles_are_accepted_and_change_nothing_on_the_cpu(tile):
     weight = random_weight(Format.Q4_K, 50, 256)
     x = torch.randn(70, 256)
-    assert torch.equal(torch_qmm.mul_mm(x, weight, tile=tile), torch_qmm.mul_mm(x, weight))
+    check(lambda x, w: torch_qmm.mul_mm(x, w, tile=tile), weight, x, 1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.metadata
+import io
 import json
 import math
 import os
@@ -30,6 +31,7 @@ __all__ = ["main"]
 
 _PROG = "torch-qmm"
 _DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_LEAST_TEMPERATURE = 1e-3  # logits are divided by it and must stay finite, in float16 too
 _SHOWN_ITEMS = 6  # of an array in a listing
 _SHOWN_CHARACTERS = 100  # of a text in a listing
 
@@ -44,6 +46,7 @@ class _FileError(Exception):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; ``argv`` is ``sys.argv[1:]`` if None."""
+    _prepare_output()
     args = _parser().parse_args(argv)
     try:
         args.run(args)
@@ -59,6 +62,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     return 0
+
+
+def _prepare_output() -> None:
+    """A closed stdout swallows what is written; a character that its encoding lacks is escaped, not an error."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  for as long as the process lives
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _fail(message: str, code: int) -> int:
@@ -87,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     generate.add_argument(
         "--temperature", type=_temperature, default=0.0, metavar="T", help="0 takes the likeliest token (default)"
     )
-    generate.add_argument("--seed", type=int, default=0, help="of sampling (default: 0)")
+    generate.add_argument("--seed", type=_seed, default=0, help="of sampling (default: 0)")
     generate.set_defaults(run=_generate)
 
     inspect = commands.add_parser("inspect", help="list the metadata and tensors of a GGUF file")
@@ -107,11 +118,18 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _seed(text: str) -> int:
+    if not text.isdecimal() or int(text) >= 2**63:
+        raise argparse.ArgumentTypeError(f"got {text!r}, want a whole number from 0 to 2^63 - 1")
+    return int(text)
+
+
 def _temperature(text: str) -> float:
     with contextlib.suppress(ValueError):
-        if 0 <= float(text) < math.inf:
-            return float(text)
-    raise argparse.ArgumentTypeError(f"got {text!r}, want a number from 0")
+        value = float(text)
+        if value == 0 or _LEAST_TEMPERATURE <= value < math.inf:
+            return value
+    raise argparse.ArgumentTypeError(f"got {text!r}, want 0 or a number from {_LEAST_TEMPERATURE}")
 
 
 # --- generate ---
@@ -168,6 +186,10 @@ def _load(path: Path, device: torch.device, dtype: torch.dtype) -> tuple[Any, An
 
 def _prompt_ids(tokenizer: Any, args: argparse.Namespace) -> torch.Tensor:
     """The prompt as ids ``[1, tokens]``."""
+    try:
+        args.prompt.encode()
+    except UnicodeEncodeError as e:
+        raise _UsageError("--prompt: got bytes that are not UTF-8, want a text") from e
     if not args.chat:
         ids = tokenizer.encode(args.prompt)
     elif tokenizer.chat_template is None:

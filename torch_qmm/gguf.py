@@ -10,6 +10,7 @@ from __future__ import annotations
 import mmap
 import os
 import re
+import stat
 import struct
 import sys
 from collections.abc import Iterator, Mapping
@@ -232,7 +233,7 @@ class _Shard:
     """
 
     path: Path
-    data: torch.Tensor | None
+    data: np.ndarray | None
     version: int
     alignment: int
     metadata: dict[str, MetadataValue]
@@ -242,7 +243,10 @@ class _Shard:
 def _open_map(path: Path) -> mmap.mmap:
     """The file, mapped copy-on-write: tensors over it may be written to, the file never is."""
     with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise GGUFError(f"{path}: got a pipe or device, want a file, which can be mapped")
+        if status.st_size == 0:
             raise GGUFError(f"{path}: got an empty file, want one that starts with {_MAGIC!r}")
         if not hasattr(mmap, "MAP_PRIVATE"):
             return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
@@ -264,9 +268,7 @@ def _read_shard(path: Path, index: int) -> _Shard:
     except BaseException:
         buf.close()
         raise
-    # Through numpy, which holds on to the map; torch.frombuffer would let it be closed under the tensor.
-    data = torch.from_numpy(np.frombuffer(buf, np.uint8))
-    return _Shard(path, data, version, alignment, metadata, tensors)
+    return _Shard(path, np.frombuffer(buf, np.uint8), version, alignment, metadata, tensors)
 
 
 def _read_version(cursor: _Cursor) -> int:
@@ -525,5 +527,7 @@ class GGUFFile:
         shard = self._shards[info.shard]
         if shard.data is None:
             raise ValueError(f"{shard.path}: the file is closed")
-        data = shard.data[info.offset : info.offset + info.nbytes]
+        # A tensor made of a numpy view has a storage of its own that ends where the tensor does: saved or pickled, it
+        # takes its own size and not the file's. numpy holds on to the map; torch.frombuffer would not.
+        data = torch.from_numpy(shard.data[info.offset : info.offset + info.nbytes])
         return data if info.offset % _LOAD_ALIGNMENT == 0 else data.clone()

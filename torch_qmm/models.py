@@ -469,7 +469,8 @@ class _Weights:
         """Rotary frequencies come from the configuration, not from the file: made anew off the meta device."""
         for name, module in list(model.named_modules()):
             if any(b.is_meta for b in module.buffers(recurse=False)) and hasattr(module, "config"):
-                rotary = type(module)(module.config)
+                with torch.device("cpu"):  # whatever default device the caller has set
+                    rotary = type(module)(module.config)
                 if "rope_freqs.weight" in self.file.tensors:
                     self._apply_rope_factors(rotary)
                 model.set_submodule(name, rotary.to(self.device))

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from torch_qmm.formats import Format
+from torch_qmm.ops import check_compute_dtype, check_packed, refuse_forward_mode
 from torch_qmm.tensor import QuantTensor
 
 # Resolved once: a lookup through torch.ops takes as long as a small product.
@@ -36,25 +37,42 @@ class _PackedMixin:
         return QuantTensor(self.weight.detach(), self.format)
 
     def get_extra_state(self) -> torch.Tensor:
-        return torch.tensor([int(self.format), *self.quant_tensor.shape])
+        # on the CPU whatever the default device, so that a state dict is the same everywhere
+        return torch.tensor([int(self.format), *self.quant_tensor.shape], device="cpu")
 
     def set_extra_state(self, state: torch.Tensor) -> None:
         pass  # already held against this layer in _load_from_state_dict; there is nothing to set
 
     def _load_from_state_dict(self, state_dict, prefix, local_metadata, strict, missing, unexpected, errors) -> None:
-        problem = self._state_problem(state_dict.get(prefix + "weight"), state_dict.get(prefix + "_extra_state"))
+        weight, state = state_dict.get(prefix + "weight"), state_dict.get(prefix + "_extra_state")
+        assign = local_metadata.get("assign_to_params_buffers", False)
+        problem = self._weight_problem(weight, assign) or self._state_problem(weight, state)
         if problem is not None:
             errors.append(f"{prefix.removesuffix('.') or type(self).__name__}: {problem}")
             return
         super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected, errors)
 
-    def _state_problem(self, weight: torch.Tensor | None, state: torch.Tensor | None) -> str | None:
-        want = self.get_extra_state()
-        if state is not None and not torch.equal(state.cpu(), want):
-            return f"weight: got {_describe(state)}, want {_describe(want)}"
-        if weight is not None and weight.dtype != torch.uint8:
-            return f"weight: got {weight.dtype} {list(weight.shape)}, want packed uint8 of {_describe(want)}"
+    def _weight_problem(self, weight: Any, assign: bool) -> str | None:
+        if weight is None:
+            return None
+        want = f"packed uint8 of {_describe(self.get_extra_state())}"
+        if not isinstance(weight, torch.Tensor):
+            return f"weight: got {type(weight).__name__}, want {want}"
+        if weight.dtype != torch.uint8:
+            return f"weight: got {weight.dtype} {list(weight.shape)}, want {want}"
+        if assign and not weight.is_contiguous():
+            return f"weight: got a non-contiguous tensor, want contiguous {want}"
         return None  # a wrong packed shape is reported by nn.Module itself
+
+    def _state_problem(self, weight: torch.Tensor | None, state: Any) -> str | None:
+        want = self.get_extra_state()
+        if state is None:
+            return None if weight is None else f"_extra_state: got nothing that says what the bytes mean, want {want}"
+        if not isinstance(state, torch.Tensor) or state.is_meta or state.shape != want.shape:
+            return f"_extra_state: got {state!r}, want {want}: format, N, K"
+        if not torch.equal(state.to(want), want):
+            return f"weight: got {_describe(state)}, want {_describe(want)}"
+        return None
 
     def _apply(self, fn, recurse: bool = True):
         # nn.Module applies one function to all parameters for .to(), .half(), .type() and their kin. Packed bytes may
@@ -65,7 +83,7 @@ class _PackedMixin:
 
         super()._apply(keep_packed, recurse)
         if self.compute_dtype is not None:
-            dtype = fn(torch.empty(0, dtype=self.compute_dtype)).dtype
+            dtype = fn(torch.empty(0, dtype=self.compute_dtype, device="cpu")).dtype
             if dtype.is_floating_point:
                 self.compute_dtype = dtype
         return self
@@ -81,9 +99,15 @@ class QuantLinear(_PackedMixin, nn.Linear):
     """``y = x W^T + b`` with ``W`` packed: ``[..., K] -> [..., N]`` in the dtype of ``x``.
 
     A subclass of ``nn.Linear``, so ``isinstance`` checks and adapters find it.  ``weight`` is the packed uint8
-    parameter ``[N, bytes per row]``: code that casts activations to ``module.weight.dtype`` (T5's feed-forward
-    in transformers does) must use ``module.compute_dtype or x.dtype`` instead, and gets a clear error if it
-    does not.  ``requires_grad_(True)`` on it is refused by torch, as on any integer tensor.
+    parameter ``[N, bytes per row]``, which shows where other code reads it instead of calling the layer:
+
+    - Code that casts activations to ``module.weight.dtype`` (T5's feed-forward in transformers does) must use
+      ``module.compute_dtype or x.dtype`` instead, and gets a clear error if it does not.
+    - ``nn.MultiheadAttention``, the fast path of ``nn.TransformerEncoderLayer``, fusion with batch norm and pruning
+      compute with ``weight`` themselves: they can't work with a packed layer.
+    - ``requires_grad_(True)`` on it is refused by torch, as on any integer tensor.
+
+    Autocast does not cast ``x``; set ``compute_dtype``.
 
     Args:
         in_features: K, a whole number of the format's blocks.
@@ -95,7 +119,7 @@ class QuantLinear(_PackedMixin, nn.Linear):
         device, dtype: of the parameters; ``dtype`` concerns the bias only.
 
     Raises:
-        ValueError: unknown format, or ``in_features`` that its blocks do not divide.
+        ValueError: unknown format or ``compute_dtype``, or ``in_features`` that its blocks do not divide.
     """
 
     def __init__(
@@ -111,6 +135,7 @@ class QuantLinear(_PackedMixin, nn.Linear):
     ) -> None:
         nn.Module.__init__(self)  # not nn.Linear's: it would allocate the unpacked weight
         fmt = Format.parse(format)
+        check_compute_dtype(compute_dtype)
         self.in_features, self.out_features, self.compute_dtype = in_features, out_features, compute_dtype
         self._set_packed(torch.zeros(out_features, fmt.row_bytes(in_features), dtype=torch.uint8, device=device), fmt)
         if bias:
@@ -129,9 +154,12 @@ class QuantLinear(_PackedMixin, nn.Linear):
         """A layer that shares the memory of ``weight`` ``[N, K]`` and ``bias`` ``[N]``.
 
         Raises:
+            TypeError: ``weight`` is no QuantTensor or ``bias`` no float tensor.
             ValueError: ``weight`` is no matrix, or ``bias`` does not fit it.
         """
         N, K = _matrix_shape(weight)
+        if bias is not None and not (isinstance(bias, torch.Tensor) and bias.is_floating_point()):
+            raise TypeError(f"bias: got {getattr(bias, 'dtype', type(bias).__name__)}, want a float tensor [{N}]")
         if bias is not None and bias.shape != (N,):
             raise ValueError(f"bias: got shape {list(bias.shape)}, want [{N}]")
         layer = cls(K, N, bias=False, format=weight.format, compute_dtype=compute_dtype, device="meta")
@@ -145,8 +173,9 @@ class QuantLinear(_PackedMixin, nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         dtype = x.dtype
-        if self.compute_dtype is not None and self.compute_dtype != dtype:
+        if self.compute_dtype not in (None, dtype) and x.is_floating_point():  # else the operator refuses x
             x = x.to(self.compute_dtype)
+        refuse_forward_mode(x)
         bias = self.bias
         if bias is not None and bias.dtype != x.dtype:
             bias = bias.to(x.dtype)
@@ -172,7 +201,8 @@ class QuantEmbedding(_PackedMixin, nn.Embedding):
             change it as they would a float table's.
 
     Raises:
-        ValueError: unknown format, or ``embedding_dim`` that its blocks do not divide.
+        ValueError: unknown format, ``compute_dtype`` or ``padding_idx``, or ``embedding_dim`` that its blocks do not
+            divide.
     """
 
     def __init__(
@@ -187,8 +217,12 @@ class QuantEmbedding(_PackedMixin, nn.Embedding):
     ) -> None:
         nn.Module.__init__(self)  # not nn.Embedding's: it would allocate the unpacked table
         fmt = Format.parse(format)
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise ValueError(f"padding_idx: got {padding_idx}, want None or a row of {num_embeddings}")
+        padding_idx = padding_idx + num_embeddings if padding_idx is not None and padding_idx < 0 else padding_idx
         self.num_embeddings, self.embedding_dim, self.padding_idx = num_embeddings, embedding_dim, padding_idx
         self.max_norm, self.norm_type, self.scale_grad_by_freq, self.sparse = None, 2.0, False, False
+        check_compute_dtype(compute_dtype)
         self.compute_dtype = compute_dtype or torch.get_default_dtype()
         table = torch.zeros(num_embeddings, fmt.row_bytes(embedding_dim), dtype=torch.uint8, device=device)
         self._set_packed(table, fmt)
@@ -218,6 +252,7 @@ class QuantEmbedding(_PackedMixin, nn.Embedding):
 
 
 def _matrix_shape(weight: QuantTensor) -> tuple[Any, Any]:
+    check_packed(weight)
     if weight.data.ndim != 2:
         raise ValueError(f"weight: got shape {list(weight.shape)}, want a matrix [N, K]")
     return tuple(weight.shape)

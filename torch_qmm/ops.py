@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
+from torch.autograd import forward_ad
 
 from torch_qmm.formats import Format
 
@@ -18,13 +19,32 @@ try:
 except ImportError as error:
     raise ImportError(
         f"torch_qmm._C, the compiled part of torch_qmm, can't be loaded ({error}); build it with "
-        "`pip install --no-build-isolation -e .` in the folder of torch_qmm, or `make test`"
+        "`pip install --no-build-isolation -e .` in the folder of torch_qmm (after an install without -e, run "
+        "Python in another folder: the one here has no compiled part)"
     ) from error
 
 if TYPE_CHECKING:
     from torch_qmm.tensor import QuantTensor
 
 _ACTIVATION_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def check_packed(weight: object) -> None:
+    """Refuses what is not a :class:`QuantTensor`, which alone says what its bytes mean."""
+    if not isinstance(getattr(weight, "format", None), Format):
+        raise TypeError(f"weight: got {type(weight).__name__}, want a QuantTensor")
+
+
+def check_compute_dtype(dtype: torch.dtype | None) -> None:
+    """Refuses a dtype that no kernel computes in."""
+    if dtype is not None and dtype not in _ACTIVATION_DTYPES:
+        raise ValueError(f"compute_dtype: got {dtype!r}, want None, torch.float32, torch.float16 or torch.bfloat16")
+
+
+def refuse_forward_mode(x: torch.Tensor) -> None:
+    """Refuses an ``x`` with a tangent: custom operators would drop it and give a derivative of zero."""
+    if forward_ad._current_level >= 0 and forward_ad.unpack_dual(x).tangent is not None:
+        raise NotImplementedError("x: got a dual tensor, want a plain one: forward-mode derivatives are not supported")
 
 
 def mul_mv(x: torch.Tensor, weight: QuantTensor) -> torch.Tensor:
@@ -36,6 +56,8 @@ def mul_mv(x: torch.Tensor, weight: QuantTensor) -> torch.Tensor:
     Raises:
         RuntimeError: an argument's dtype, device or shape does not fit; the message names it.
     """
+    check_packed(weight)
+    refuse_forward_mode(x)
     return torch.ops.qmm.mul_mv(x, weight.data, int(weight.format))
 
 
@@ -51,17 +73,23 @@ def mul_mm(x: torch.Tensor, weight: QuantTensor, *, tile: int | None = None) -> 
     Raises:
         RuntimeError: an argument's dtype, device or shape does not fit; the message names it.
     """
+    check_packed(weight)
+    refuse_forward_mode(x)
     return torch.ops.qmm.mul_mm(x, weight.data, int(weight.format), tile=tile)
 
 
 def linear(x: torch.Tensor, weight: QuantTensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """``x W^T + bias`` by the vector or the matrix kernel, whichever suits the number of tokens.
 
-    Differentiable in ``x`` and ``bias`` (``[N]``, dtype of ``x``); the packed weight is a constant.
+    Differentiable in ``x`` and ``bias`` (``[N]``, dtype of ``x``), any number of times, in reverse mode (``backward``,
+    ``autograd.grad``; not ``torch.func.grad`` or ``jvp``, which torch does not offer for custom operators); the packed
+    weight is a constant.
 
     Raises:
         RuntimeError: an argument's dtype, device or shape does not fit; the message names it.
     """
+    check_packed(weight)
+    refuse_forward_mode(x)
     return torch.ops.qmm.linear(x, weight.data, int(weight.format), None, None, bias)
 
 
@@ -71,6 +99,7 @@ def embedding(ids: torch.Tensor, weight: QuantTensor, *, dtype: torch.dtype = to
     Raises:
         RuntimeError: an id outside ``[0, N)``, or an argument that does not fit; the message names it.
     """
+    check_packed(weight)
     return torch.ops.qmm.embedding(ids, weight.data, int(weight.format), dtype=dtype)
 
 
@@ -80,6 +109,7 @@ def dequantize(weight: QuantTensor, dtype: torch.dtype = torch.float32) -> torch
     Raises:
         RuntimeError: ``dtype`` is not float32, float16 or bfloat16.
     """
+    check_packed(weight)
     return torch.ops.qmm.dequantize(weight.data, int(weight.format), dtype=dtype)
 
 
@@ -90,6 +120,20 @@ def _check(op: str, condition: bool, message: str) -> None:
     torch._check(condition, lambda: f"qmm::{op}: {message}")
 
 
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _check_no_scales(op: str, fmt: Format, scales: torch.Tensor | None, biases: torch.Tensor | None) -> None:
+    for name, value, what in (("scales", scales, "scales"), ("biases", biases, "offsets")):
+        message = f"{name}: got a tensor, want None: format {fmt.name} holds its {what} in the packed blocks"
+        _check(op, value is None, message)
+
+
+def _check_output_dtype(op: str, dtype: torch.dtype) -> None:
+    _check(op, dtype in _ACTIVATION_DTYPES, f"dtype: got {_name(dtype)}, want float32, float16 or bfloat16")
+
+
 def _fake_weight(op: str, weight: torch.Tensor, format_id: int, min_dim: int) -> Format:
     _check(
         op,
@@ -97,7 +141,7 @@ def _fake_weight(op: str, weight: torch.Tensor, format_id: int, min_dim: int) ->
         f"format: got id {format_id}, want one of torch_qmm.Format",
     )
     fmt = Format(format_id)
-    _check(op, weight.dtype == torch.uint8, f"weight: got dtype {weight.dtype}, want packed uint8 bytes (Byte)")
+    _check(op, weight.dtype == torch.uint8, f"weight: got dtype {_name(weight.dtype)}, want packed uint8 bytes")
     _check(
         op,
         weight.ndim >= min_dim and (weight.ndim == 2 or min_dim == 1),
@@ -116,18 +160,20 @@ def _check_device(op: str, name: str, t: torch.Tensor, other_name: str, other: t
     _check(op, t.device == other.device, f"{name}: got device {t.device}, want that of {other_name}, {other.device}")
 
 
-def _fake_product(op: str, x: torch.Tensor, weight: torch.Tensor, format_id: int, transposed: bool) -> torch.Tensor:
+def _fake_product(op: str, x, weight, format_id, scales, biases, *, transposed: bool = False) -> torch.Tensor:
     fmt = _fake_weight(op, weight, format_id, 2)
+    _check_no_scales(op, fmt, scales, biases)
     N, K = weight.shape[0], weight.shape[1] // fmt.block_bytes * fmt.block_weights
     name, axis, width, out = ("grad", "N", N, K) if transposed else ("x", "K", K, N)
     _check(
         op,
         x.dtype in _ACTIVATION_DTYPES,
-        f"{name}: got dtype {x.dtype}, want float32, float16 or bfloat16",
+        f"{name}: got dtype {_name(x.dtype)}, want float32, float16 or bfloat16",
     )
+    _check(op, x.ndim >= 1, f"{name}: got a 0-d tensor, want [..., {axis}] with {axis} = {width}")
     _check(
         op,
-        x.ndim >= 1 and x.shape[-1] == width,
+        x.shape[-1] == width,
         f"{name}: got shape {list(x.shape)}, want [..., {axis}] with {axis} = {width}, "
         f"from the weight's rows of format {fmt.name}",
     )
@@ -137,34 +183,40 @@ def _fake_product(op: str, x: torch.Tensor, weight: torch.Tensor, format_id: int
 
 @torch.library.register_fake("qmm::mul_mv")
 def _(x, weight, format, scales=None, biases=None):
-    return _fake_product("mul_mv", x, weight, format, transposed=False)
+    return _fake_product("mul_mv", x, weight, format, scales, biases)
 
 
 @torch.library.register_fake("qmm::mul_mm")
 def _(x, weight, format, scales=None, biases=None, *, tile=None):
     _check("mul_mm", tile in (None, 32, 64), f"tile: got {tile}, want 32, 64 or None")
-    return _fake_product("mul_mm", x, weight, format, transposed=False)
+    return _fake_product("mul_mm", x, weight, format, scales, biases)
 
 
 @torch.library.register_fake("qmm::linear")
 def _(x, weight, format, scales=None, biases=None, bias=None):
-    out = _fake_product("linear", x, weight, format, transposed=False)
+    out = _fake_product("linear", x, weight, format, scales, biases)
     if bias is not None:
         N = weight.shape[0]
         _check("linear", bias.shape == (N,), f"bias: got shape {list(bias.shape)}, want [{N}]")
-        _check("linear", bias.dtype == x.dtype, f"bias: got dtype {bias.dtype}, want that of x, {x.dtype}")
+        _check(
+            "linear", bias.dtype == x.dtype, f"bias: got dtype {_name(bias.dtype)}, want that of x, {_name(x.dtype)}"
+        )
         _check_device("linear", "bias", bias, "x", x)
     return out
 
 
 @torch.library.register_fake("qmm::mul_mm_t")
 def _(grad, weight, format, scales=None, biases=None):
-    return _fake_product("mul_mm_t", grad, weight, format, transposed=True)
+    return _fake_product("mul_mm_t", grad, weight, format, scales, biases, transposed=True)
 
 
 @torch.library.register_fake("qmm::embedding")
 def _(ids, weight, format, scales=None, biases=None, *, dtype):
     fmt = _fake_weight("embedding", weight, format, 2)
+    _check_no_scales("embedding", fmt, scales, biases)
+    _check_output_dtype("embedding", dtype)
+    integer = not (ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool)
+    _check("embedding", integer, f"ids: got dtype {_name(ids.dtype)}, want an integer dtype")
     _check_device("embedding", "weight", weight, "ids", ids)
     K = weight.shape[1] // fmt.block_bytes * fmt.block_weights
     return weight.new_empty((*ids.shape, K), dtype=dtype)
@@ -173,6 +225,8 @@ def _(ids, weight, format, scales=None, biases=None, *, dtype):
 @torch.library.register_fake("qmm::dequantize")
 def _(weight, format, scales=None, biases=None, *, dtype):
     fmt = _fake_weight("dequantize", weight, format, 1)
+    _check_no_scales("dequantize", fmt, scales, biases)
+    _check_output_dtype("dequantize", dtype)
     K = weight.shape[-1] // fmt.block_bytes * fmt.block_weights
     return weight.new_empty((*weight.shape[:-1], K), dtype=dtype)
 
@@ -193,7 +247,8 @@ def _product_backward(ctx, grad):
 
 
 def _linear_backward(ctx, grad):
-    dbias = grad.sum(dim=tuple(range(grad.ndim - 1))) if ctx.bias_needs_grad and ctx.needs_input_grad[5] else None
+    wanted = ctx.bias_needs_grad and ctx.needs_input_grad[5]
+    dbias = grad.reshape(-1, grad.shape[-1]).sum(0) if wanted else None
     return (*_product_backward(ctx, grad), dbias)
 
 

@@ -67,13 +67,17 @@ class QuantTensor:
 
     def __getitem__(self, index: int | slice | torch.Tensor) -> QuantTensor:
         """Rows (or matrices of a stack) by number, slice or 1-d tensor of numbers; a slice shares memory."""
-        if not isinstance(index, int | slice | torch.Tensor):
+        if not isinstance(index, int | slice | torch.Tensor) or isinstance(index, bool):
             raise TypeError(
                 f"index: got {type(index).__name__}, want an int, a slice or a tensor: "
                 "only whole rows can be taken out of a packed matrix"
             )
+        if isinstance(index, torch.Tensor) and (index.ndim > 1 or index.is_floating_point()):
+            raise TypeError(
+                f"index: got {index.dtype} {list(index.shape)}, want row numbers or a mask of one dimension"
+            )
         if self.data.ndim == 1:
-            raise IndexError("index: a single packed row cannot be taken apart; see dequantize()")
+            raise TypeError("index: a single packed row cannot be taken apart; see dequantize()")
         return QuantTensor(self.data[index], self.format)
 
     def __repr__(self) -> str:

@@ -11,7 +11,7 @@ namespace qmm::cpu {
 // One call of a vector kernel: y[m * y_stride + r] = sum over k of w[r][k] * x[m * x_stride + k]
 // for rows r in [0, rows) and tokens m in [0, tokens). All accumulation is float32.
 struct MulMvArgs {
-  const uint8_t* weight;  // first packed row; any alignment
+  const uint8_t* weight;  // first packed row, aligned as checks.h wants it
   int64_t row_bytes;      // bytes from one packed row to the next
   int64_t rows;
   const float* x;

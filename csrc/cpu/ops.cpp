@@ -262,7 +262,7 @@ Tensor mul_mm_t(const Tensor& grad, const Tensor& weight, int64_t format_id, con
   const Tensor g = as_matrix(grad, p.M, p.N, ScalarType::Float);
   Tensor sum = new_tensor({p.M, p.K}, ScalarType::Float);
   torch::stable::zero_(sum);
-  const int64_t panel_rows = p.K > 0 ? cpu_panel_rows(p.N, p.K, 4, 1) : p.N + 1;
+  const int64_t panel_rows = cpu_panel_rows(p.N, p.K, dtype_bytes(ScalarType::Float), 1);
   for (int64_t first = 0; first < p.N && p.M > 0 && p.K > 0; first += panel_rows) {
     const int64_t rows = std::min(panel_rows, p.N - first);
     const Tensor panel =
