@@ -37,9 +37,9 @@ inline bool cpu_prefers_vector(Format format, int64_t tokens, bool bfloat16) {
 }
 
 // Rows of the panel that a thread of the CPU's matrix kernel unpacks at a time: what fits `kCpuPanelBytes`, a core's L2
-// cache; but 64, since the GEMM reads all of x for each panel (16 rows of K = 9728 at 512 tokens took 1.3 times the time
-// of 64), as far as `kCpuPanelMostBytes` go; but one. So the extra memory stays bounded, whatever the weight's size.
-// Then evened out, so that all threads get as many.
+// cache; but 64, since the GEMM reads all of x for each panel (16 rows of K = 9728 at 512 tokens took 1.3 times the
+// time of 64), as far as `kCpuPanelMostBytes` go; but one. So the extra memory stays bounded, whatever the weight's
+// size. Then evened out, so that all threads get as many.
 inline constexpr int64_t kCpuPanelBytes = 1 << 20;
 inline constexpr int64_t kCpuPanelMostBytes = 8 << 20;
 inline constexpr int64_t kCpuPanelRows = 64;
