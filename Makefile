@@ -33,17 +33,14 @@ bench: $(VENV)/.built $(MODEL)
 mutants: $(VENV)/.built $(MODEL) tools
 	$(BIN)/python -m pytest -v tests/test_mutants.py
 
-# The cross compiler and emulator with which the tests run the Arm kernels on a PC. Without them (or without the right
-# to install them) those tests are skipped, and say so.
+# What the tests need besides: a cross compiler and emulator that run the Arm kernels on a PC, and clang 19, with which
+# tests/metalsim executes Metal shaders. Without them (or without the right to install them) those tests are skipped.
 tools:
-	@if [ "$$(uname -m)" = x86_64 ] && ! { command -v aarch64-linux-gnu-g++ && command -v qemu-aarch64; } >/dev/null \
-	  && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
-	  apt-get update -q && apt-get install -y -q g++-aarch64-linux-gnu qemu-user; fi
-
-$(VENV)/.packages: requirements-dev.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -r requirements-dev.txt
-	touch $@
+	@if [ "$$(uname -m)" = x86_64 ] && command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ] \
+	  && ! { command -v aarch64-linux-gnu-g++ && command -v qemu-aarch64 && command -v clang++-19 \
+	  && command -v llvm-symbolizer-19; } >/dev/null; then \
+	  apt-get update -q && apt-get install -y -q g++-aarch64-linux-gnu qemu-user; \
+	  apt-get install -y -q clang-19 llvm-19 || echo "no clang 19 here: the tests of tests/metalsim are skipped"; fi
 
 # No build isolation: pip's own build environment would fetch another torch.
 $(VENV)/.built: $(VENV)/.packages $(SOURCES)

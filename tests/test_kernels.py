@@ -18,7 +18,9 @@ from reference import FORMATS, dequantize, magnitude64, product64
 from torch_qmm.bench.weights import random_weight
 
 CPU = ROOT / "csrc" / "cpu"
-FLAGS = ["-std=c++20", "-O2", "-ffp-contract=off", "-pthread"]
+# The mutants build it many times over, without optimisation.
+OPTIMISE = os.environ.get("QMM_KERNEL_CHECK_OPTIMISE", "-O2")
+FLAGS = ["-std=c++20", OPTIMISE, "-ffp-contract=off", "-pthread"]
 
 
 def build(compiler: str, extra: list[str]) -> Path:

@@ -192,7 +192,11 @@ def tree(tmp_path_factory):
 
 
 def run(tree, *command):
-    environment = os.environ | {"PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": str(tree),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "QMM_KERNEL_CHECK_OPTIMISE": "-O0",
+    }
     return subprocess.run([sys.executable, *command], cwd=tree, env=environment, capture_output=True, text=True)
 
 

@@ -1,0 +1,150 @@
+"""What Metal forbids or leaves undefined is reported by metalsim, with its place."""
+
+import re
+from pathlib import Path
+
+import metalsim
+import numpy as np
+import pytest
+from conftest import missing
+
+TILED = Path(metalsim.__file__).parent / "shaders" / "tiled.metal"
+ORDERS = ["fifo", "lifo", "random"]
+
+
+@pytest.fixture(autouse=True)
+def _clang():
+    if not metalsim.available():
+        missing("clang-19 is not installed")
+
+
+SHARED = "threadgroup float s[64]; s[t] = t; "
+ATOMIC = "atomic_fetch_add_explicit((device atomic_uint*)o, 1u, memory_order_relaxed);"
+FAULTS = {
+    "write one past a buffer": ("o[t + 1] = 1;", "out of bounds"),
+    "read one past a buffer": ("float x = o[t + 1]; if (x > 5) o[t] = x;", "out of bounds"),
+    "write past threadgroup memory": ("threadgroup float s[64]; s[t + 1] = t;", "out of bounds"),
+    "read past threadgroup memory": (
+        SHARED + "threadgroup_barrier(mem_flags::mem_threadgroup); o[t] = s[t + 64];",
+        "out of bounds",
+    ),
+    "matrix past a buffer": (
+        "simdgroup_float8x8 m; simdgroup_load(m, o + 1, 8); o[t] = m.thread_elements()[0];",
+        "out of bounds",
+    ),
+    "uninitialized read": ("threadgroup float s[64]; if (t) s[t] = t; o[t] = s[t];", "uninitialized read"),
+    "simd_sum is no fence": (SHARED + "float x = simd_sum(1.0f); if (t % 32 == 31) o[t] = x + s[t - 31];", "race"),
+    "barrier without memory": (SHARED + "threadgroup_barrier(mem_flags::mem_none); o[t] = s[t ^ 1];", "race"),
+    "simdgroup barrier between simdgroups": (
+        "threadgroup float s[64]; s[t] = t; threadgroup_barrier(mem_flags::mem_threadgroup); s[t] = 1; "
+        "simdgroup_barrier(mem_flags::mem_threadgroup); o[t] = s[63 - t];",
+        "race",
+    ),
+    "device write by two": ("o[0] = t;", "race"),
+    "device read and write": ("float x = o[t ^ 1]; o[t] = x;", "race"),
+    "atomic and plain": (ATOMIC + " if (t == 5) o[0] = 1;", "race"),
+    "barrier in a branch": ("if (t < 33) threadgroup_barrier(mem_flags::mem_device); o[t] = 1;", "divergent barrier"),
+    "two barriers": (
+        "if (t < 33) threadgroup_barrier(mem_flags::mem_device); else threadgroup_barrier(mem_flags::mem_device);",
+        "divergent barrier",
+    ),
+    "two simdgroup operations": (
+        "if (t % 2) o[t] = simd_sum(1.0f); else o[t] = simd_max(1.0f);",
+        "divergent simdgroup operation",
+    ),
+    "inactive lane": ("if (t % 32 < 16) o[t] = simd_shuffle(1.0f, 20);", "inactive lane"),
+    "matrix by half a simdgroup": (
+        "simdgroup_float8x8 m; if (t % 32 < 16) simdgroup_load(m, o);",
+        "divergent simdgroup",
+    ),
+    "misaligned": ("if (t == 3) *(device float2*)(o + 1) = 1;", "misaligned access"),
+    "division": ("int z = int(o[t]); o[t] = 5 / z;", "division"),
+    "vector remainder": ("int2 z = int2(o[t]); o[t] = (int2(5) % z).x;", "division"),
+}
+
+
+def shader(body: str) -> metalsim.Library:
+    parameters = "device float* o [[buffer(0)]], uint t [[thread_index_in_threadgroup]]"
+    return metalsim.compile(
+        f"#include <metal_stdlib>\nusing namespace metal;\nkernel void k({parameters}) {{\n{body}\n}}\n"
+    )
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_planted_fault_is_reported_in_every_order(name):
+    body, kind = FAULTS[name]
+    kernel = shader(body).kernel("k")
+    for order in ORDERS:
+        out = np.zeros(65, np.float32)[:64]  # the element past the end belongs to the same allocation
+        with pytest.raises(metalsim.Fault) as caught:
+            kernel.dispatch(grid=64, threadgroup=64, buffers=[out], order=order)
+        fault = caught.value
+        assert fault.kind.startswith(kind), str(fault)
+        assert (fault.file, fault.line, fault.kernel) == ("<source>", 4, "k")
+        assert fault.threadgroup == (0, 0, 0) and fault.thread[0] < 64
+
+
+def test_race_between_threadgroups():
+    with pytest.raises(metalsim.Fault, match="another threadgroup"):
+        shader("o[t] = 1;").kernel("k").dispatch(groups=2, threadgroup=64, buffers=[np.zeros(64, np.float32)])
+
+
+CLEAN = {
+    "atomics": ATOMIC,
+    "barrier": SHARED + "threadgroup_barrier(mem_flags::mem_threadgroup); o[t] = s[63 - t];",
+    "simdgroup barrier": SHARED + "simdgroup_barrier(mem_flags::mem_threadgroup); o[t] = s[t ^ 1];",
+}
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_clean_kernels_are_not_reported(name):
+    kernel = shader(CLEAN[name]).kernel("k")
+    for seed in range(100):
+        kernel.dispatch(grid=64, threadgroup=64, buffers=[np.zeros(64, np.float32)], seed=seed)
+
+
+def run_tiled(library: metalsim.Library, order: str, seed: int = 0) -> None:
+    m = n = k = 64
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((m, k)).astype(np.float16), rng.standard_normal((n, k)).astype(np.float16)
+    out = np.zeros((m, n), np.float32)
+    library.kernel("tiled").dispatch(
+        groups=2, threadgroup=128, buffers=[a, b, out], bytes={3: np.array([m, n, k], np.uint32)},
+        threadgroup_memory=[4096], order=order, seed=seed,
+    )  # fmt: skip
+
+
+BARRIER = re.compile(r"threadgroup_barrier\(mem_flags::mem_threadgroup\);")
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_tiled_product_without_one_barrier(number):
+    source = TILED.read_text()
+    places = list(BARRIER.finditer(source))
+    assert len(places) == 4
+    mutant = source[: places[number].start()] + source[places[number].end() :]
+    library = metalsim.compile(mutant)
+    for order in ORDERS:
+        with pytest.raises(metalsim.Fault, match=r"race|uninitialized read"):
+            run_tiled(library, order)
+
+
+def test_tiled_product_is_clean_in_100_orders():
+    library = metalsim.compile(TILED)
+    for seed in range(100):
+        run_tiled(library, "random", seed)
+
+
+@pytest.mark.parametrize(
+    "body, what",
+    [
+        ("double x = 1; o[t] = x;", "no double"),
+        ("static float x = 1; o[t] = x;", "static local"),
+        ("o[t] = *new float;", "operator new"),
+        ("try { o[t] = 1; } catch (int) {}", "exceptions"),
+        ("texture2d<float> x; o[t] = 1;", "'texture2d' is not supported"),
+    ],
+)
+def test_unsupported_source_names_construct_file_and_line(body, what):
+    with pytest.raises(metalsim.SourceError, match=f"^<source>:4: .*{what}"):
+        shader(body)
