@@ -61,7 +61,9 @@ def header_text() -> str:
 def main() -> None:
     if len(sys.argv) != 2:
         sys.exit("usage: generate_grids.py OUT.h")
-    Path(sys.argv[1]).write_text(header_text())
+    target, text = Path(sys.argv[1]), header_text()
+    if not target.exists() or target.read_text() != text:  # a new date would make the kernels compile anew
+        target.write_text(text)
 
 
 if __name__ == "__main__":
