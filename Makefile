@@ -42,6 +42,11 @@ tools:
 	  apt-get update -q && apt-get install -y -q g++-aarch64-linux-gnu qemu-user; \
 	  apt-get install -y -q clang-19 llvm-19 || echo "no clang 19 here: the tests of tests/metalsim are skipped"; fi
 
+$(VENV)/.packages: requirements-dev.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -r requirements-dev.txt
+	touch $@
+
 # No build isolation: pip's own build environment would fetch another torch.
 $(VENV)/.built: $(VENV)/.packages $(SOURCES)
 	$(BIN)/python -m pip install --no-build-isolation --no-deps -e .
