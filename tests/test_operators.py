@@ -236,8 +236,9 @@ def test_gradients_of_empty_products():
     for N, M in ((0, 3), (5, 0)):
         x = torch.randn(M, 64, requires_grad=True)
         weight = torch_qmm.QuantTensor(torch.zeros(N, 36, dtype=torch.uint8), Format.Q4_0)
-        torch_qmm.linear(x, weight).sum().backward()
-        assert torch.equal(x.grad, torch.zeros(M, 64))
+        bias = torch.zeros(N, requires_grad=True)
+        torch_qmm.linear(x, weight, bias).sum().backward()
+        assert torch.equal(x.grad, torch.zeros(M, 64)) and torch.equal(bias.grad, torch.zeros(N))
 
 
 def test_gradients_of_a_single_token_without_a_batch():

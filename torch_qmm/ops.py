@@ -248,7 +248,7 @@ def _product_backward(ctx, grad):
 
 def _linear_backward(ctx, grad):
     wanted = ctx.bias_needs_grad and ctx.needs_input_grad[5]
-    dbias = grad.reshape(-1, grad.shape[-1]).sum(0) if wanted else None
+    dbias = grad.sum_to_size(grad.shape[-1]) if wanted else None
     return (*_product_backward(ctx, grad), dbias)
 
 
