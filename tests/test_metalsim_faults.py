@@ -3,10 +3,11 @@
 import re
 from pathlib import Path
 
-import metalsim
 import numpy as np
 import pytest
 from conftest import missing
+
+from tests import metalsim
 
 TILED = Path(metalsim.__file__).parent / "shaders" / "tiled.metal"
 ORDERS = ["fifo", "lifo", "random"]

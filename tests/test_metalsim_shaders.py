@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-import metalsim
 import numpy as np
 import pytest
 import torch
 from conftest import missing
+
+from tests import metalsim
 
 SHADERS = Path(metalsim.__file__).parent / "shaders"
 
