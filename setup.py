@@ -19,10 +19,10 @@ def generate_grids() -> None:
     subprocess.run([sys.executable, str(ROOT / CSRC / "generate_grids.py"), str(target)], check=True)
 
 
-def extension() -> CppExtension:
+def extension(platform: str = sys.platform) -> CppExtension:
     sources = [*CSRC.glob("*.cpp"), *CSRC.glob("cpu/*.cpp")]
     link_args = []
-    if sys.platform == "darwin":
+    if platform == "darwin":
         sources += CSRC.glob("metal/*.mm")
         link_args += ["-framework", "Metal", "-framework", "Foundation"]
     return CppExtension(
@@ -49,8 +49,9 @@ class BuildExt(BuildExtension):
         super().build_extensions()
 
 
-setup(
-    ext_modules=[extension()],
-    cmdclass={"build_ext": BuildExt},
-    options={"bdist_wheel": {"py_limited_api": "cp310"}},
-)
+if __name__ == "__main__":  # tests/metalsim/mac_check.py asks for the extension's sources and flags
+    setup(
+        ext_modules=[extension()],
+        cmdclass={"build_ext": BuildExt},
+        options={"bdist_wheel": {"py_limited_api": "cp310"}},
+    )

@@ -193,10 +193,9 @@ void multiply_panel(const Product& p, const Tensor& x, const Tensor& weight, con
   const Tensor out = matrix_view(column_of(y, first), p.M, rows, p.N, 1, dtype);
   if (bias.has_value()) {
     const Tensor bias_part = matrix_view(column_of(*bias, first), 1, rows, rows, 1, dtype);
-    STABLE_TORCH_ERROR_CODE_CHECK(
-        aoti_torch_cpu_addmm_out(out.get(), bias_part.get(), x_view.get(), panel.get(), 1.0, 1.0));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_addmm_out(out.get(), bias_part.get(), x_view.get(), panel.get(), 1.0, 1.0));
   } else {
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_mm_out(out.get(), x_view.get(), panel.get()));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_mm_out(out.get(), x_view.get(), panel.get()));
   }
 }
 
@@ -268,7 +267,7 @@ Tensor mul_mm_t(const Tensor& grad, const Tensor& weight, int64_t format_id, con
     const Tensor panel =
         matrix_view(unpack_rows(p, weight, first, rows, ScalarType::Float), rows, p.K, p.K, 1, ScalarType::Float);
     const Tensor g_part = matrix_view(column_of(g, first), p.M, rows, p.N, 1, ScalarType::Float);
-    STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_addmm_out(sum.get(), sum.get(), g_part.get(), panel.get(), 1.0, 1.0));
+    TORCH_ERROR_CODE_CHECK(aoti_torch_cpu_addmm_out(sum.get(), sum.get(), g_part.get(), panel.get(), 1.0, 1.0));
   }
   return torch::stable::view(as_matrix(sum, p.M, p.K, grad.scalar_type()), with_last(grad, p.K));
 }
