@@ -21,6 +21,19 @@ def isa(request):
     _C.set_cpu_isa(before)
 
 
+@pytest.fixture(scope="session")
+def mps() -> torch.device:
+    """torch's mps device: a Mac's own, or else the simulated one of tests/metalsim."""
+    if not torch.backends.mps.is_available():
+        from tests import metalsim
+
+        try:
+            metalsim.install()
+        except metalsim.NotInstalledError as error:
+            missing(str(error))
+    return torch.device("mps")
+
+
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)

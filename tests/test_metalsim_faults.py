@@ -34,6 +34,7 @@ FAULTS = {
         "out of bounds",
     ),
     "uninitialized read": ("threadgroup float s[64]; if (t) s[t] = t; o[t] = s[t];", "uninitialized read"),
+    "uninitialized update": ("threadgroup float s[64]; s[t] += t; o[t] = s[t];", "uninitialized read"),
     "simd_sum is no fence": (SHARED + "float x = simd_sum(1.0f); if (t % 32 == 31) o[t] = x + s[t - 31];", "race"),
     "barrier without memory": (SHARED + "threadgroup_barrier(mem_flags::mem_none); o[t] = s[t ^ 1];", "race"),
     "simdgroup barrier between simdgroups": (
@@ -44,19 +45,47 @@ FAULTS = {
     "device write by two": ("o[0] = t;", "race"),
     "device read and write": ("float x = o[t ^ 1]; o[t] = x;", "race"),
     "atomic and plain": (ATOMIC + " if (t == 5) o[0] = 1;", "race"),
+    "atomic load and plain write": (
+        "uint x = atomic_load_explicit((device atomic_uint*)o, memory_order_relaxed); if (t == 5) o[0] = x;",
+        "race",
+    ),
     "barrier in a branch": ("if (t < 33) threadgroup_barrier(mem_flags::mem_device); o[t] = 1;", "divergent barrier"),
     "two barriers": (
         "if (t < 33) threadgroup_barrier(mem_flags::mem_device); else threadgroup_barrier(mem_flags::mem_device);",
         "divergent barrier",
     ),
-    "two simdgroup operations": (
-        "if (t % 2) o[t] = simd_sum(1.0f); else o[t] = simd_max(1.0f);",
-        "divergent simdgroup operation",
+    "barrier in another pass": (
+        "for (uint i = 0; i < 2; i++) if (i == t / 32) threadgroup_barrier(mem_flags::mem_device);",
+        "divergent barrier",
+    ),
+    "barrier after fewer passes": (
+        "for (uint i = 0; i <= t % 2; i++) threadgroup_barrier(mem_flags::mem_device);",
+        "divergent barrier",
+    ),
+    "barrier in a lambda called twice": (
+        "auto f = [] { threadgroup_barrier(mem_flags::mem_device); }; if (t < 32) f(); else f();",
+        "divergent barrier",
+    ),
+    "simdgroup barrier by half a simdgroup": (
+        "if (t % 32 < 16) simdgroup_barrier(mem_flags::mem_device);",
+        "divergent barrier",
+    ),
+    "simdgroup barrier without memory by half a simdgroup": (
+        "if (t % 32 < 16) simdgroup_barrier(mem_flags::mem_none);",
+        "divergent barrier",
     ),
     "inactive lane": ("if (t % 32 < 16) o[t] = simd_shuffle(1.0f, 20);", "inactive lane"),
     "matrix by half a simdgroup": (
         "simdgroup_float8x8 m; if (t % 32 < 16) simdgroup_load(m, o);",
         "divergent simdgroup",
+    ),
+    "matrix in differing passes": (
+        "simdgroup_float8x8 m; for (uint i = 0; i <= t % 2; i++) simdgroup_load(m, o);",
+        "divergent simdgroup",
+    ),
+    "lane inactive in this pass": (
+        "float x = 0; for (uint i = 0; i <= t % 2; i++) x += simd_shuffle_xor(1.0f, 1); o[t] = x;",
+        "inactive lane",
     ),
     "misaligned": ("if (t == 3) *(device float2*)(o + 1) = 1;", "misaligned access"),
     "division": ("int z = int(o[t]); o[t] = 5 / z;", "division"),
@@ -92,6 +121,11 @@ def test_race_between_threadgroups():
 
 CLEAN = {
     "atomics": ATOMIC,
+    "atomic loads and updates": "atomic_load_explicit((device atomic_uint*)o, memory_order_relaxed); " + ATOMIC,
+    "atomic and plain reads": (
+        "o[t] = t; threadgroup_barrier(mem_flags::mem_device); "
+        "uint x = atomic_load_explicit((device atomic_uint*)o, memory_order_relaxed); if (o[0] > x + 5) o[t] = 1;"
+    ),
     "barrier": SHARED + "threadgroup_barrier(mem_flags::mem_threadgroup); o[t] = s[63 - t];",
     "simdgroup barrier": SHARED + "simdgroup_barrier(mem_flags::mem_threadgroup); o[t] = s[t ^ 1];",
 }

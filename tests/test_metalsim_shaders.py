@@ -211,31 +211,3 @@ def test_tiled_product(checked, order):
     if checked:
         assert counters.buffers[0].read_distinct == a.nbytes and counters.buffers[0].read_issued == 3 * a.nbytes
         assert counters.buffers[2].written_issued == counters.buffers[2].written_distinct == out.nbytes
-
-
-def test_torchs_own_headers_agree_with_torch(checked):
-    """Metal code that we did not write: torch's special functions for MPS against its CPU kernels."""
-    if not metalsim.available():
-        missing("clang-19 is not installed")
-    include = Path(torch.__file__).parent / "include"
-    functions = {
-        "erf": (torch.special.erf, 1e-5), "erfc": (torch.special.erfc, 1e-4), "erfinv": (torch.special.erfinv, 1e-4),
-        "log_gamma": (torch.special.gammaln, 1e-4), "i0": (torch.special.i0, 1e-4), "i0e": (torch.special.i0e, 1e-4),
-        "i1": (torch.special.i1, 1e-4), "i1e": (torch.special.i1e, 1e-4), "sinc": (torch.special.sinc, 1e-4),
-        "digamma": (torch.special.digamma, 1e-3), "bessel_j0_forward": (torch.special.bessel_j0, 1e-4),
-        "bessel_j1_forward": (torch.special.bessel_j1, 1e-4),
-    }  # fmt: skip
-    kernels = "".join(
-        f"kernel void k_{name}(device const float* a, device float* o, uint i [[thread_position_in_grid]])"
-        f"{{ o[i] = c10::metal::{name}(a[i]); }}\n"
-        for name in functions
-    )
-    source = f"#include <c10/metal/special_math.h>\nusing namespace metal;\n{kernels}"
-    shader = metalsim.compile(source, include_dirs=[include])
-    x = np.linspace(-0.95, 0.95, 64, dtype=np.float32)
-    for name, (reference, tolerance) in functions.items():
-        a = x if name == "erfinv" else x * 3 + np.float32(3.1)
-        out = np.zeros_like(a)
-        shader.kernel(f"k_{name}").dispatch(grid=64, threadgroup=64, buffers=[a, out], checked=checked)
-        want = reference(torch.from_numpy(a)).numpy()
-        np.testing.assert_allclose(out, want, rtol=tolerance, atol=tolerance, err_msg=name)

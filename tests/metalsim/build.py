@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
+from .inlining import function_with_operation
 from .source import Program, SourceError, translate
 from .swizzle import swizzle_header
 
@@ -24,9 +25,11 @@ MSL_VERSION = "320"
 
 COMMON = ["-std=c++17", "-fPIC", "-march=native", "-w"]
 # Strict aliasing is off because kernels read packed blocks through other types; denormals and rounding stay IEEE's.
+# A tail call would hide its place.
 SHADER = [
     *COMMON, "-ffreestanding", "-nostdinc", "-nostdinc++", "-fdeclspec", "-fno-strict-aliasing", "-fno-exceptions",
     "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden", "-ffp-contract=fast",
+    "-fno-optimize-sibling-calls", "-ffunction-sections",
     "-Xclang", "-ffloat16-excess-precision=none", "-Xclang", "-fbfloat16-excess-precision=none",
     "-fsanitize=integer-divide-by-zero", "-fno-sanitize-recover=all", "-gline-tables-only", "-ftemplate-depth=2048",
     "-Wno-invalid-constexpr", "-D__METAL__=1", f"-D__METAL_VERSION__={MSL_VERSION}",
@@ -36,7 +39,14 @@ FAST = ["-O2", "-fmax-type-align=1"]
 CHECKED = [
     "-DMETALSIM_CHECKED", "-O1", "-fno-vectorize", "-fno-slp-vectorize", "-fsanitize=thread",
     "-mllvm", "-tsan-instrument-func-entry-exit=0", "-mllvm", "-tsan-instrument-atomics=0",
+    "-mllvm", "-tsan-instrument-read-before-write=1",
 ]  # fmt: skip
+
+# Metal has no recursion, so every function can be inlined: then a call's address stands for the calls that led there.
+PRELUDE = """#include <metal_stdlib>
+#pragma clang attribute push(__attribute__((always_inline)), apply_to = function)
+"""
+POSTLUDE = "\n#pragma clang attribute pop\n"
 
 
 class CompileError(Exception):
@@ -47,7 +57,7 @@ def available() -> bool:
     return shutil.which(CLANG) is not None
 
 
-def _run(command: Sequence[str], text: str | None = None) -> str:
+def run(command: Sequence[str], text: str | None = None) -> str:
     done = subprocess.run(command, input=text, capture_output=True, text=True)
     if done.returncode:
         raise CompileError(done.stderr.strip())
@@ -55,21 +65,37 @@ def _run(command: Sequence[str], text: str | None = None) -> str:
 
 
 @cache
-def _toolchain() -> str:
-    """Everything but the shader that a build depends on."""
+def _machine() -> str:
+    """What every build depends on: the compiler and the processor."""
     version = subprocess.run([CLANG, "--version"], capture_output=True, text=True).stdout
-    digest = hashlib.sha256(version.encode())
-    for path in sorted(HERE.rglob("*")):
-        if path.suffix in (".h", ".py", ".cpp") or path.name == "metal_stdlib":
-            digest.update(path.read_bytes())
     cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")][:1]
-    digest.update("".join(cpu).encode())
+    return "".join([version, *cpu])
+
+
+def _demangled(name: str) -> str:
+    tool = shutil.which("llvm-cxxfilt-19") or shutil.which("llvm-cxxfilt") or shutil.which("c++filt")
+    return run([tool, name]).strip() if tool else name
+
+
+@cache
+def contents(*folders: Path) -> str:
+    """The digest of all sources in these folders (and files), for a cache key."""
+    digest = hashlib.sha256()
+    for path in sorted(file for folder in folders for file in (folder.rglob("*") if folder.is_dir() else [folder])):
+        if path.is_file() and "__pycache__" not in path.parts:
+            digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
+
+
+def _shader_tools() -> str:
+    """Everything but the shader that a shader's build depends on."""
+    modules = ("build", "source", "tokens", "swizzle", "divergence", "inlining")
+    return contents(HERE / "shim", *(HERE / f"{name}.py" for name in modules))
 
 
 def cached(name: str, suffix: str, key: str, make: Callable[[Path], None]) -> Path:
     """The file that `make` wrote under this key, now or earlier. Safe with several processes at once."""
-    digest = hashlib.sha256((_toolchain() + key).encode()).hexdigest()[:24]
+    digest = hashlib.sha256((_machine() + key).encode()).hexdigest()[:24]
     path = CACHE / f"{name}-{digest}{suffix}"
     if not path.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
@@ -84,15 +110,15 @@ def engine() -> Path:
     sources = sorted(str(p) for p in (HERE / "engine").glob("*.cpp"))
 
     def make(out: Path) -> None:
-        _run([CLANG, *COMMON, "-O2", "-fno-exceptions", "-shared", f"-I{HERE / 'shim'}", *sources, "-o", str(out)])
+        run([CLANG, *COMMON, "-O2", "-fno-exceptions", "-shared", f"-I{HERE / 'shim'}", *sources, "-o", str(out)])
 
-    return cached("engine", ".so", "engine", make)
+    return cached("engine", ".so", contents(HERE / "engine", HERE / "shim", HERE / "build.py"), make)
 
 
 @cache
 def include_folder() -> Path:
     """Holds the generated swizzles and an empty file for each of Apple's headers."""
-    folder = CACHE / f"include-{_toolchain()[:16]}"
+    folder = CACHE / f"include-{_shader_tools()[:16]}"
     if not folder.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=CACHE))
@@ -115,8 +141,8 @@ def preprocess(source: Path | str, include_dirs: Sequence[Path | str], defines: 
                "-D__METAL__=1", f"-D__METAL_VERSION__={MSL_VERSION}", "-D__METAL_MACOS__=1",
                f"-isystem{include_folder() / 'apple'}", *includes, *defines]  # fmt: skip
     if isinstance(source, Path):
-        return _run([*command, str(source)]), str(source)
-    return _run([*command, "-"], text=f'# 1 "<source>"\n{source}'), "<source>"
+        return run([*command, str(source)]), str(source)
+    return run([*command, "-"], text=f'# 1 "<source>"\n{source}'), "<source>"
 
 
 def compile_shader(text: str, file: str, checked: bool) -> tuple[Path, Program]:
@@ -127,11 +153,24 @@ def compile_shader(text: str, file: str, checked: bool) -> tuple[Path, Program]:
         command = [CLANG, *SHADER, *(CHECKED if checked else FAST), "-x", "c++"]
         command += [f"-isystem{HERE / 'shim'}", f"-isystem{include_folder() / 'generated'}"]
         object_file = out.with_suffix(".o")
-        _run([*command, "-c", "-", "-o", str(object_file)], text=f"#include <metal_stdlib>\n{program.text}")
+        run([*command, "-c", "-", "-o", str(object_file)], text=f"{PRELUDE}{program.text}{POSTLUDE}")
+        function = function_with_operation(object_file)
+        if function:
+            raise CompileError(
+                f"{file}: '{_demangled(function)}' holds simdgroup operations or barriers but cannot be inlined: "
+                "it calls itself or is noinline"
+            )
         # The engine is loaded first and provides what is missing here.
-        _run([CLANG, "-shared", str(object_file), "-o", str(out), "-lm"])
+        run([CLANG, "-shared", str(object_file), "-o", str(out), "-lm"])
 
-    return cached("shader", ".so", f"{checked}\n{text}", make), program
+    return cached("shader", ".so", f"{checked}\n{_shader_tools()}\n{text}", make), program
+
+
+def intermediate_code(text: str) -> str:
+    """LLVM's text of C++ that the source pass made, with nothing optimised away."""
+    output = ["-O0", "-Xclang", "-disable-llvm-passes", "-femit-all-decls", "-S", "-emit-llvm", "-o", "-"]
+    folders = [f"-isystem{HERE / 'shim'}", f"-isystem{include_folder() / 'generated'}"]
+    return run([CLANG, *SHADER, *output, "-x", "c++", *folders, "-"], text=text)
 
 
 __all__ = ["CompileError", "SourceError", "available", "compile_shader", "engine", "preprocess"]

@@ -131,8 +131,8 @@ class Counters:
     """What a dispatch did.
 
     `multiply_accumulates` counts 8x8 products by simdgroup. `inactive_lanes` sums, over all simdgroup operations, the
-    lanes that took no part. `idle_lanes` counts the threads that never read device memory while another lane of their
-    simdgroup did (checked mode only).
+    lanes that took no part. `idle_lanes` counts the threads that took no part in their simdgroup's work loop: that read
+    nothing of the device buffer from which their simdgroup read most (checked mode only).
     """
 
     threads: int = 0
@@ -144,6 +144,17 @@ class Counters:
     multiply_accumulates: int = 0
     fiber_switches: int = 0
     buffers: tuple[BufferTraffic, ...] = field(default=())
+
+
+def _read_counters(raw: _Counters, buffers: int) -> Counters:
+    names = [name for name, _ in _BufferCounters._fields_]
+    traffic = tuple(BufferTraffic(*(getattr(b, name) for name in names)) for b in raw.buffers[:buffers])
+    return Counters(**{name: getattr(raw, name) for name in _TOTALS}, buffers=traffic)
+
+
+def counters_at(address: int) -> Counters:
+    """The engine's own struct, as the Metal framework hands it out."""
+    return _read_counters(_Counters.from_address(address), MAX_BUFFERS)
 
 
 @cache
@@ -303,11 +314,8 @@ class Kernel:
         del kept
         if failed:
             raise self._fault(image, fault)
-        traffic = tuple(
-            BufferTraffic(b.read_issued, b.written_issued, b.read_distinct, b.written_distinct)
-            for b in counters.buffers[: max((i for i, b in enumerate(request.buffers) if b.address), default=-1) + 1]
-        )
-        return Counters(**{name: getattr(counters, name) for name in _TOTALS}, buffers=traffic)
+        bound = max((i for i, b in enumerate(request.buffers) if b.address), default=-1) + 1
+        return _read_counters(counters, bound)
 
     def _bind(self, request: _Request, buffers: Sequence[Any], small: Mapping[int, Any]) -> list[Any]:
         """Fills in the buffers' addresses; returns what must stay alive."""

@@ -1,8 +1,11 @@
 """The source pass: turns preprocessed Metal into C++ for clang, keeping every line where it is."""
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import accumulate
 
+from .divergence import LateCall, Meetings
 from .tokens import SourceError, Token, closing, split_commas, tokenize
 
 # Positions and sizes that a kernel may ask for.
@@ -61,6 +64,10 @@ UNSUPPORTED = re.compile(
     r"tensor|cooperative_tensor)"
 )
 
+_SCALAR = re.compile(r"u?(char|short|int|long)|u?int\d+_t|bool|float|void|size_t|ptrdiff_t")
+# What may stand before a parenthesis in the head of a class.
+_NO_FUNCTIONS = {"alignas", "__attribute__", "decltype", "packed", "aligned", "__declspec"}
+
 _FLOAT = re.compile(r"(?:\d[\d']*\.?[\d']*|\.\d[\d']*)(?:[eE][+-]?\d+)?|0[xX][\da-fA-F]*\.?[\da-fA-F]*[pP][+-]?\d+")
 
 
@@ -72,6 +79,7 @@ class Parameter:
     index: int = -1
     constant: bool = False
     read_only: bool = False
+    conditional: bool = False  # there only with some function constant
 
 
 @dataclass
@@ -91,7 +99,7 @@ class Program:
 
 
 @dataclass
-class _Definition:
+class Definition:
     sources: list[str]
     parameters: list[Parameter]
     token: Token
@@ -106,7 +114,7 @@ class Pass:
         self.tokens = tokenize(text, file)
         self.edits: list[tuple[int, int, str]] = []
         self.consumed: set[int] = set()  # indices of `[[` that a construct has handled
-        self.definitions: dict[str, list[_Definition]] = {}
+        self.definitions: dict[str, list[Definition]] = {}
         self.constants: set[str] = set()
         self.program = Program()
         self.function_bodies = self._function_bodies()
@@ -119,8 +127,26 @@ class Pass:
         self._threadgroup_variables()
         self._other_attributes()
         self._literals()
-        self.program.text = self._apply()
+        self.program.text = self._let_lanes_meet()
         return self.program
+
+    def _casts(self) -> None:
+        """clang has no cast between half and bfloat."""
+        for i, token in enumerate(self.tokens):
+            target = self.tokens[i + 2] if token.text == "static_cast" else None
+            if (
+                target
+                and target.kind == "name"
+                and self.tokens[i + 3].text == ">"
+                and not _SCALAR.fullmatch(target.text)
+            ):
+                self._replace(token, token, "::metal::cast")
+
+    def _let_lanes_meet(self) -> str:
+        self._casts()
+        meetings = Meetings(self.tokens, self.function_bodies)
+        self.edits += meetings.edits()
+        return self._apply() + self._late_table(meetings.late_calls())
 
     # ---- helpers
 
@@ -144,6 +170,29 @@ class Pass:
             at = end
         return "".join([*pieces, self.text[at:]])
 
+    def _late_table(self, calls: list[LateCall]) -> str:
+        """The late calls by their columns in the C++ text, where edits have moved them."""
+        if not calls:
+            return ""
+        edits = sorted(self.edits, key=lambda e: (e[0], e[1]))
+        starts = [start for start, _, _ in edits]
+        moved = [0, *accumulate(len(text) - (end - start) for start, end, text in edits)]
+        text = self._apply()
+
+        def column(token: Token) -> int:
+            at = token.start + moved[bisect_right(starts, token.start)]
+            return at - text.rfind("\n", 0, at)
+
+        rows = {
+            (c.start.file, c.start.line, column(c.start)): (c.end.line, column(c.end))
+            for c in sorted(calls, key=lambda c: c.end.start)  # the latest place wins
+        }
+        entries = ", ".join(f'{{"{f}", {line}, {col}, {l2}, {c2}}}' for (f, line, col), (l2, c2) in rows.items())
+        return (
+            f"\nstatic const metalsim::LateCall metalsim_late_table[] = {{{entries}}}; "
+            f"static metalsim::RegisterLateCalls metalsim_late(metalsim_late_table);\n"
+        )
+
     def _source(self, tokens: list[Token]) -> str:
         return " ".join(token.text for token in tokens)
 
@@ -154,15 +203,23 @@ class Pass:
         since = 0
         for i, token in enumerate(self.tokens):
             if token.text == "{":
-                head = {t.text for t in self.tokens[since:i]}
-                scope = head & {"namespace", "struct", "class", "union", "enum", "extern"} and ")" not in head
-                stack.append((bool(stack) and stack[-1]) or not (scope or "=" in head))
+                stack.append((bool(stack) and stack[-1]) or self._heads_function(since, i))
             inside.append(bool(stack) and stack[-1])
             if token.text == "}" and stack:
                 stack.pop()
             if token.text in ("{", "}", ";"):
                 since = i + 1
         return inside
+
+    def _heads_function(self, start: int, brace: int) -> bool:
+        """Whether what ends in `{` at `brace` is a function's head, rather than a class's or an initialiser's."""
+        if self.tokens[brace - 1].text == "=":
+            return False
+        for i in range(start, brace):
+            text, before = self.tokens[i].text, self.tokens[i - 1]
+            if text == "operator" or (text == "(" and before.kind == "name" and before.text not in _NO_FUNCTIONS):
+                return True
+        return False
 
     # ---- constructs
 
@@ -256,13 +313,12 @@ class Pass:
             first -= 1
         self.edits = [e for e in self.edits if not self.tokens[first].start <= e[0] < self.tokens[end].end]
         self._drop_defined(at, end)
-        self._replace(
-            self.tokens[first],
-            self.tokens[end],
-            f"inline {self._source(kind)} {name.text}; static metalsim::RegisterConstant {name.text}_record"
-            f"([] {{ {name.text} = ({value}); }});",
-        )
+        self._replace_derived(first, end, self._source(kind), name.text, value)
         return end
+
+    def _replace_derived(self, first: int, end: int, kind: str, name: str, value: str) -> None:
+        text = f"inline {kind} {name}; static metalsim::RegisterConstant {name}_record([] {{ {name} = ({value}); }});"
+        self._replace(self.tokens[first], self.tokens[end], text)
 
     def _with_defined(self, tokens: list[Token]) -> str:
         text = self._source(tokens)
@@ -331,7 +387,7 @@ class Pass:
             return close
         end = closing(self.tokens, close + 1)
         parameters = [self._parameter(p) for p in self._parameters(open_, close)]
-        definition = _Definition([s for s, _ in parameters], [p for _, p in parameters], name, end)
+        definition = Definition([s for s, _ in parameters], [p for _, p in parameters], name, end)
         self._number_buffers(definition)
         self.definitions.setdefault(name.text, []).append(definition)
         if before != ">":
@@ -374,11 +430,11 @@ class Pass:
             raise where.error(f"cannot bind the parameter '{' '.join(words)}': it needs an attribute, or is no pointer")
         if "threadgroup" in words or "threadgroup" in attributes:
             index = self._index(attributes.get("threadgroup"))
-            return f"metalsim::Threadgroup<%d{condition}>", Parameter("threadgroup", index)
+            return f"metalsim::Threadgroup<%d{condition}>", Parameter("threadgroup", index, conditional=bool(condition))
         target = words[: max(i for i, w in enumerate(words) if w in ("*", "&"))]
         constant = "constant" in words
         index = self._index(attributes.get("buffer"))
-        parameter = Parameter("buffer", index, constant, constant or "const" in target)
+        parameter = Parameter("buffer", index, constant, constant or "const" in target, bool(condition))
         return f"metalsim::Buffer<%d{condition}>", parameter
 
     def _index(self, tokens: list[Token] | None) -> int:
@@ -389,7 +445,7 @@ class Pass:
             raise tokens[0].error(f"the index '{text}' is no number")
         return int(eval(text, {"__builtins__": {}}))
 
-    def _number_buffers(self, definition: _Definition) -> None:
+    def _number_buffers(self, definition: Definition) -> None:
         """Parameters without an index get the lowest that is free, as in Metal."""
         for kind in ("buffer", "threadgroup"):
             used = {p.index for p in definition.parameters if p.kind == kind}
@@ -427,7 +483,7 @@ class Pass:
         start -= 1
         name = self.tokens[start].text
         while self.tokens[start - 1].text == "::":
-            start -= 2
+            start -= 1 if self.tokens[start - 2].text == "void" else 2
         if name not in self.definitions:
             raise self.tokens[start].error(f"instantiates '{name}', which is no kernel template defined above")
         for i in range(at, end):
@@ -439,7 +495,7 @@ class Pass:
         self._register(host or name, entry, definition, self.tokens[end].end)
         return end
 
-    def _register(self, host: str, entry: str, definition: _Definition, at: int) -> None:
+    def _register(self, host: str, entry: str, definition: Definition, at: int) -> None:
         if host in self.program.kernels:
             raise definition.token.error(f"two kernels are called '{host}'")
         token = definition.token
@@ -485,13 +541,17 @@ class Pass:
         text = ""
         for part in split_commas(self.tokens[name:end]):
             variable, dimensions = part[0].text, self._source(part[1:])
-            text += f"using {variable}_type = {kind}{dimensions}; "
-            text += f"static metalsim::ThreadgroupSlot {variable}_slot; "
-            text += f"auto& {variable} = metalsim::threadgroup_variable<{variable}_type>({variable}_slot); "
+            text += self._place_variable(variable, f"{kind}{dimensions}")
         for token in self.tokens[start : end + 1]:
             if token.kind == "number":
                 token.kind = "handled"
         self._replace(self.tokens[start], self.tokens[end], text)
+
+    def _place_variable(self, name: str, kind: str) -> str:
+        return (
+            f"using {name}_type = {kind}; static metalsim::ThreadgroupSlot {name}_slot; "
+            f"auto& {name} = metalsim::threadgroup_variable<{name}_type>({name}_slot); "
+        )
 
     def _other_attributes(self) -> None:
         for i, token in enumerate(self.tokens):

@@ -8,10 +8,12 @@ def _accessors(size: int, indices: tuple[int, ...]) -> str:
     if len(indices) == 1:
         get = f"METALSIM_INLINE constexpr T get_{name}() const {{ return v[{indices[0]}]; }}"
         put = f"METALSIM_INLINE void put_{name}(T s) {{ v[{indices[0]}] = s; }}"
-        return f"{get} {put}"
+        return f"{get} METALSIM_CONSTANT_METHOD(T get_{name}()) {put}"
     kind = f"vec<T, {len(indices)}>"
+    length = len(indices)
     values = ", ".join(f"(T)v[{i}]" for i in indices)
     text = f"METALSIM_INLINE constexpr {kind} get_{name}() const {{ return {kind}({values}); }}"
+    text += f" METALSIM_CONSTANT_METHOD(vec{length} get_{name}())"
     if len(set(indices)) == len(indices):
         assignments = " ".join(f"v[{i}] = s.v[{k}];" for k, i in enumerate(indices))
         text += f" METALSIM_INLINE void put_{name}({kind} s) {{ {assignments} }}"
@@ -28,7 +30,7 @@ def _property(letters: str, indices: tuple[int, ...]) -> str:
 
 def swizzle_header() -> str:
     """The text of metalsim/swizzle.inc."""
-    lines = []
+    lines = ["typedef vec<T, 2> vec2; typedef vec<T, 3> vec3; typedef vec<T, 4> vec4;"]
     for size in (2, 3, 4):
         lines.append(f"#ifdef METALSIM_SWIZZLE_{size}")
         for length in (1, 2, 3, 4):

@@ -23,19 +23,21 @@ struct Fiber {
   State state;
   const void* value;  // what this lane brings to the simdgroup operation at which it waits
   unsigned value_size;
-  uintptr_t site;    // the call at which it waits
-  bool read_device;  // has read device memory: its lane is not idle
+  uintptr_t site;  // the call at which it waits
+  Exchange* exchange;
+  uint32_t buffers_read;  // a bit for each device buffer; kept in checked mode
 };
 
 struct Simdgroup {
   unsigned first, count, runnable, waiting, generation;
-  uint32_t fence_epoch[2];  // of device and threadgroup memory: simdgroup_barrier's doing
+  uint32_t fence_epoch[2];           // of device and threadgroup memory: simdgroup_barrier's doing
+  uint64_t bytes_read[kMaxBuffers];  // of device buffers; kept in checked mode
   Exchange exchange[2];
 };
 
 struct BarrierSite {
   const char* file;
-  int line, column, flags;
+  int line, flags;
 };
 
 // Layout shared with library.py.
@@ -114,6 +116,6 @@ constexpr size_t kStackBytes = 128 << 10, kArenaBytes = 256 << 10, kArenaGap = 1
 MemoryChecks* make_checks(const Request& request);
 void finish_checks(MemoryChecks* checks, Counters& counters);
 void check_tile(const char* first, size_t row_bytes, unsigned size, const void* pc);
-void check_atomic(const char* address, unsigned size, bool reads, const void* pc);
+void check_atomic(const char* address, unsigned size, AtomicAccess access, const void* pc);
 
 }  // namespace metalsim

@@ -9,7 +9,9 @@
 
 namespace metalsim {
 
-enum class Access { read, write, atomic, atomic_store };
+enum class Access { read, write, atomic_load, atomic_store, atomic_update };
+static bool reads(Access a) { return a != Access::write && a != Access::atomic_store; }
+static bool writes(Access a) { return a != Access::read && a != Access::atomic_load; }
 
 // Device memory's regions lie 8 GiB apart with nothing mapped between, so that no wrong index reaches another buffer.
 constexpr unsigned kRegionShift = 33;
@@ -35,7 +37,8 @@ struct MemoryChecks {
 };
 
 static const char* verb(Access access) {
-  return access == Access::read ? "reads" : access == Access::write ? "writes" : "atomically updates";
+  const char* verbs[] = {"reads", "writes", "atomically reads", "atomically writes", "atomically updates"};
+  return verbs[(int)access];
 }
 
 static bool ordered(const Record& before, const Fiber& me, int space) {
@@ -65,15 +68,16 @@ static void check_order(Cell* cells, size_t n, Access access, int space, Where w
                 me.simdgroup->fence_epoch[space],
                 (uint16_t)me.thread.index,
                 true,
-                access >= Access::atomic};
+                access >= Access::atomic_load};
   for (Cell* c = cells; c < cells + n; c++) {
     bool both_atomic = now.atomic && c->write.atomic;
     if (!both_atomic && !ordered(c->write, me, space)) fail_race(c->write, true, access, where(c - cells), pc);
-    if (access != Access::read) {
+    if (writes(access)) {
       for (const Record& r : c->reads)
-        if (!ordered(r, me, space)) fail_race(r, false, access, where(c - cells), pc);
+        if (!(now.atomic && r.atomic) && !ordered(r, me, space)) fail_race(r, false, access, where(c - cells), pc);
       c->write = now;
-    } else {
+    }
+    if (access == Access::read || access == Access::atomic_load) {
       bool first = ordered(c->reads[0], me, space) || c->reads[0].thread / kLanes == now.thread / kLanes;
       c->reads[first ? 0 : 1] = now;
     }
@@ -105,7 +109,7 @@ static void threadgroup_access(Worker& w, size_t at, size_t n, Access access, co
          pc);
   Cell* cells = w.checks->threadgroup_cells + at;
   auto where = [&](long i) { return "byte " + std::to_string(offset + i) + " of threadgroup memory"; };
-  if (access == Access::read || access == Access::atomic)
+  if (reads(access))
     for (size_t i = 0; i < n; i++)
       if (!cells[i].write.valid || cells[i].write.group != w.group_serial)
         fail("uninitialized read", std::string(verb(access)) + " " + where(i) + ", which was never written", pc);
@@ -136,7 +140,10 @@ static void device_access(Worker& w, const char* address, size_t n, Access acces
   int index = binding_at(region, address, n);
   if (index < 0) fail_bounds(region, address, n, access, pc);
   const BufferBinding& binding = m.request->buffers[index];
-  if (access == Access::read && !binding.constant) current_fiber()->read_device = true;
+  if (reads(access) && !binding.constant) {
+    current_fiber()->buffers_read |= 1u << index;
+    current_fiber()->simdgroup->bytes_read[index] += n;
+  }
   size_t offset = address - region.binding_begin(index);
   BufferCounters& counters = w.counters.buffers[index];
   auto touch = [&](uint64_t& issued, std::vector<bool>& bytes) {
@@ -144,8 +151,8 @@ static void device_access(Worker& w, const char* address, size_t n, Access acces
     if (bytes.empty()) bytes.resize(binding.size);
     for (size_t i = 0; i < n; i++) bytes[offset + i] = true;
   };
-  if (access == Access::read || access == Access::atomic) touch(counters.read_issued, m.read_bytes[index]);
-  if (access != Access::read) touch(counters.written_issued, m.written_bytes[index]);
+  if (reads(access)) touch(counters.read_issued, m.read_bytes[index]);
+  if (writes(access)) touch(counters.written_issued, m.written_bytes[index]);
   if (!region.cells) return;  // nobody may write it
   Cell* cells = (Cell*)region.cells + (address - region.begin);
   auto where = [&](long i) { return "byte " + std::to_string(offset + i) + " of buffer " + std::to_string(index); };
@@ -194,8 +201,9 @@ void check_tile(const char* first, size_t row_bytes, unsigned size, const void* 
   }
 }
 
-void check_atomic(const char* address, unsigned size, bool reads, const void* pc) {
-  check(address, size, reads ? Access::atomic : Access::atomic_store, size, pc);
+void check_atomic(const char* address, unsigned size, AtomicAccess access, const void* pc) {
+  Access kinds[] = {Access::atomic_load, Access::atomic_store, Access::atomic_update};
+  check(address, size, kinds[(int)access], size, pc);
 }
 
 // ---- Guarded copies of the buffers.

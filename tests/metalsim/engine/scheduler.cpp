@@ -1,8 +1,10 @@
 // Runs a threadgroup: one fiber a thread on the calling operating system thread.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <utility>
 
+#include "places.h"
 #include "run.h"
 
 #if !defined(__x86_64__)
@@ -125,28 +127,28 @@ static void run_next(Fiber& me) {
 
 // ---- Simdgroup operations.
 
-// Every lane of the simdgroup waits or has finished. Those at a simdgroup operation are the active ones if all are at
-// the same call. Which of two calls Metal would run first, and with which lanes, depends on where branches join; that
-// isn't known here, so lanes at different calls are an error rather than a guess.
-static void release_lanes(Worker& w, Simdgroup& g) {
-  uintptr_t site = 0;
+// Every lane of the simdgroup waits or has finished. Those earliest in the program go on, together: the others are
+// further on, and will meet them there. That is how a processor with one program counter a simdgroup joins branches.
+static uint32_t earliest_lanes(Worker& w, Simdgroup& g) {
+  const Fiber* earliest = nullptr;
+  uint32_t mask = 0;
   for (unsigned i = g.first; i < g.first + g.count; i++) {
     Fiber& f = w.fibers[i];
     if (f.state != State::at_simd) continue;
-    if (site && f.site != site) {
-      metalsim_current.thread = &f.thread;
-      fail("divergent simdgroup operation", "lanes of one simdgroup wait at different simdgroup operations",
-           (const void*)f.site);
-    }
-    site = f.site;
+    int order = earliest ? compare_places(f, *earliest) : -1;
+    if (order < 0) mask = 0, earliest = &f;
+    if (order <= 0) mask |= 1u << f.thread.lane;
   }
+  return mask;
+}
+static void release_lanes(Worker& w, Simdgroup& g) {
   Exchange& e = g.exchange[g.generation++ & 1];
-  e.mask = 0;
+  e.mask = earliest_lanes(w, g);
   e.reduced = false;
   for (unsigned i = g.first; i < g.first + g.count; i++) {
     Fiber& f = w.fibers[i];
-    if (f.state != State::at_simd) continue;
-    e.mask |= 1u << f.thread.lane;
+    if (!(e.mask >> f.thread.lane & 1)) continue;
+    f.exchange = &e;
     memcpy(e.slots[f.thread.lane], f.value, f.value_size);
     push_ready(w, f);
   }
@@ -171,22 +173,28 @@ static Exchange* meet_lanes(const void* value, unsigned size, const void* site) 
   g.waiting++;
   lane_stops(w, g);
   run_next(me);
-  return &g.exchange[(g.generation - 1) & 1];
+  return me.exchange;
 }
 
 // ---- Threadgroup barriers.
 
-static void release_barrier(Worker& w) {
-  const BarrierSite& first = w.barriers[0];
+// All threads must have come by the same calls, in the same passes of the loops.
+static void check_barrier(Worker& w) {
   for (unsigned i = 1; i < w.count; i++) {
+    const Fiber &f = w.fibers[i], &first = w.fibers[0];
+    if (compare_places(f, first) == 0) continue;
+    metalsim_current.thread = const_cast<Thread*>(&f.thread);
     const BarrierSite& b = w.barriers[i];
-    if (b.line == first.line && b.column == first.column && !strcmp(b.file, first.file)) continue;
-    metalsim_current.thread = &w.fibers[i].thread;
     fail_at("divergent barrier",
-            describe(w.fibers[i]) + " waits at this threadgroup_barrier while " + describe(w.fibers[0]) +
-                " waits at line " + std::to_string(first.line),
+            describe(f) + " waits at this threadgroup_barrier while " + describe(first) + " waits at line " +
+                std::to_string(w.barriers[0].line) + ", in another call or another pass of a loop",
             b.file, b.line);
   }
+}
+
+static void release_barrier(Worker& w) {
+  check_barrier(w);
+  const BarrierSite& first = w.barriers[0];
   for (int space = 0; space < 2; space++)
     if (first.flags >> space & 1) w.fence_epoch[space]++;
   w.counters.barriers++;
@@ -214,9 +222,9 @@ static void prepare_fiber(Worker& w, unsigned i) {
   const Uint3 &size = w.launch.group_size, &at = w.launch.group_position, &full = w.launch.full_group_size;
   Fiber& f = w.fibers[i];
   f.simdgroup = &w.simdgroups[i / kLanes];
-  f.read_device = false;
+  f.buffers_read = 0;
   Uint3 p = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
-  f.thread = {i, i % kLanes, p, {at.x * full.x + p.x, at.y * full.y + p.y, at.z * full.z + p.z}};
+  f.thread = {i, i % kLanes, p, {at.x * full.x + p.x, at.y * full.y + p.y, at.z * full.z + p.z}, nullptr, 0};
   // Stacks start at different cache lines, lest the same line of every stack falls into the same cache set.
   void** top = (void**)(w.stacks + (i + 1) * kStackBytes - i % 61 * 320 / 64 * 64);
   *--top = nullptr;
@@ -224,6 +232,16 @@ static void prepare_fiber(Worker& w, unsigned i) {
   for (int k = 0; k < 6; k++) *--top = nullptr;
   f.stack_pointer = top;
   push_ready(w, f);
+}
+
+// The work of a simdgroup is reading the buffer of which it reads most; lanes that read none of it stood idle.
+static unsigned idle_lanes(const Worker& w, unsigned first) {
+  const Simdgroup& g = w.simdgroups[first / kLanes];
+  size_t most = std::max_element(g.bytes_read, g.bytes_read + kMaxBuffers) - g.bytes_read;
+  if (g.bytes_read[most] == 0) return 0;
+  unsigned idle = 0;
+  for (unsigned i = first; i < first + g.count; i++) idle += !(w.fibers[i].buffers_read >> most & 1);
+  return idle;
 }
 
 void run_group(Worker& w) {
@@ -237,6 +255,7 @@ void run_group(Worker& w) {
     Simdgroup& g = w.simdgroups[first / kLanes];
     g.first = first;
     g.count = g.runnable = w.count - first < kLanes ? w.count - first : kLanes;
+    memset(g.bytes_read, 0, sizeof g.bytes_read);
     g.waiting = g.generation = g.fence_epoch[0] = g.fence_epoch[1] = 0;
   }
   for (unsigned i = 0; i < w.count; i++) prepare_fiber(w, i);
@@ -245,12 +264,7 @@ void run_group(Worker& w) {
   metalsim_switch(&w.main_stack_pointer, first.stack_pointer);
   w.counters.threads += w.count;
   w.counters.threadgroups++;
-  for (unsigned i = 0; i < w.count; i++) {
-    const Simdgroup& g = *w.fibers[i].simdgroup;
-    bool others = false;
-    for (unsigned k = g.first; k < g.first + g.count; k++) others |= w.fibers[k].read_device;
-    w.counters.idle_lanes += others && !w.fibers[i].read_device;
-  }
+  for (unsigned first = 0; first < w.count; first += kLanes) w.counters.idle_lanes += idle_lanes(w, first);
 }
 
 size_t reserve_threadgroup_memory(Worker& w, size_t size) {
@@ -287,10 +301,11 @@ void metalsim_simd_barrier(int flags) {
     if (flags >> space & 1) me.simdgroup->fence_epoch[space]++;
 }
 
-void metalsim_group_barrier(int flags, const char* file, int line, int column) {
+void metalsim_group_barrier(int flags, const char* file, int line) {
   Worker& w = *worker;
   Fiber& me = *current_fiber();
-  w.barriers[me.thread.index] = {file, line, column, flags};
+  w.barriers[me.thread.index] = {file, line, flags};
+  me.site = (uintptr_t)CALLER;
   me.state = State::at_barrier;
   me.simdgroup->runnable--;
   if (me.simdgroup->runnable == 0 && me.simdgroup->waiting) release_lanes(w, *me.simdgroup);
@@ -320,8 +335,8 @@ void metalsim_check_tile(const void* first, unsigned long row_bytes, unsigned si
   if (worker->checks) check_tile((const char*)first, row_bytes, size, CALLER);
 }
 
-void metalsim_atomic_access(const void* address, unsigned size, bool reads) {
-  if (worker->checks) check_atomic((const char*)address, size, reads, CALLER);
+void metalsim_atomic_access(const void* address, unsigned size, AtomicAccess access) {
+  if (worker->checks) check_atomic((const char*)address, size, access, CALLER);
 }
 
 void* metalsim_threadgroup_variable(ThreadgroupSlot* slot, unsigned long size) {

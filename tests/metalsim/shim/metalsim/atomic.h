@@ -16,11 +16,11 @@ typedef atomic<bool> atomic_bool;
 typedef atomic<float> atomic_float;
 typedef atomic<ulong> atomic_ulong;
 
-// One update by compare and exchange serves every operation and every type.
+// One update by compare and exchange serves every operation and every type. Checked mode hears of it once.
 #define METALSIM_ATOMICS(space)                                                                                       \
   template <class T>                                                                                                  \
   METALSIM_INLINE T atomic_load_explicit(const volatile space atomic<T>* object, memory_order) {                      \
-    metalsim::metalsim_atomic_access((const void*)object, sizeof(T), true);                                           \
+    metalsim::metalsim_atomic_access((const void*)object, sizeof(T), metalsim::AtomicAccess::load);                   \
     T value;                                                                                                          \
     __atomic_load(&object->value, (T*)&value, __ATOMIC_RELAXED);                                                      \
     return value;                                                                                                     \
@@ -28,22 +28,27 @@ typedef atomic<ulong> atomic_ulong;
   template <class T>                                                                                                  \
   METALSIM_INLINE void atomic_store_explicit(volatile space atomic<T>* object, type_identity_t<T> value,              \
                                              memory_order) {                                                          \
-    metalsim::metalsim_atomic_access((const void*)object, sizeof(T), false);                                          \
+    metalsim::metalsim_atomic_access((const void*)object, sizeof(T), metalsim::AtomicAccess::store);                  \
     __atomic_store(&object->value, (T*)&value, __ATOMIC_RELAXED);                                                     \
+  }                                                                                                                   \
+  template <class T>                                                                                                  \
+  METALSIM_INLINE bool compare_exchange(volatile space atomic<T>* object, METALSIM_THREAD T* expected, T desired) {   \
+    return __atomic_compare_exchange(&object->value, (T*)expected, (T*)&desired, true, __ATOMIC_RELAXED,              \
+                                     __ATOMIC_RELAXED);                                                               \
   }                                                                                                                   \
   template <class T>                                                                                                  \
   METALSIM_INLINE bool atomic_compare_exchange_weak_explicit(volatile space atomic<T>* object,                        \
                                                              METALSIM_THREAD T* expected, type_identity_t<T> desired, \
                                                              memory_order, memory_order) {                            \
-    metalsim::metalsim_atomic_access((const void*)object, sizeof(T), true);                                           \
-    return __atomic_compare_exchange(&object->value, (T*)expected, (T*)&desired, true, __ATOMIC_RELAXED,              \
-                                     __ATOMIC_RELAXED);                                                               \
+    metalsim::metalsim_atomic_access((const void*)object, sizeof(T), metalsim::AtomicAccess::update);                 \
+    return compare_exchange(object, expected, (T)desired);                                                            \
   }                                                                                                                   \
   template <class T, class F>                                                                                         \
   METALSIM_INLINE T atomic_update(volatile space atomic<T>* object, F f) {                                            \
-    T before = atomic_load_explicit(object, memory_order_relaxed);                                                    \
-    while (!atomic_compare_exchange_weak_explicit(object, (METALSIM_THREAD T*)&before, f(before),                     \
-                                                  memory_order_relaxed, memory_order_relaxed)) {                      \
+    metalsim::metalsim_atomic_access((const void*)object, sizeof(T), metalsim::AtomicAccess::update);                 \
+    T before;                                                                                                         \
+    __atomic_load(&object->value, (T*)&before, __ATOMIC_RELAXED);                                                     \
+    while (!compare_exchange(object, (METALSIM_THREAD T*)&before, (T)f(before))) {                                    \
     }                                                                                                                 \
     return before;                                                                                                    \
   }                                                                                                                   \
@@ -60,6 +65,11 @@ typedef atomic<ulong> atomic_ulong;
   METALSIM_INLINE T atomic_##name(volatile space atomic<T>* object, type_identity_t<T> operand, memory_order) { \
     return atomic_update(object, [operand](T before) { return (T)(expression); });                              \
   }
+#ifdef METALSIM_STRICT
+METALSIM_ATOMICS(__global)
+METALSIM_ATOMICS(__local)
+#else
 METALSIM_ATOMICS()
+#endif
 
 }  // namespace metal

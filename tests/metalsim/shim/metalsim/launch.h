@@ -130,6 +130,14 @@ struct RegisterConstant : ConstantRecord {
   }
 };
 
+inline LateCalls late_calls;
+struct RegisterLateCalls {
+  template <unsigned N>
+  RegisterLateCalls(const LateCall (&calls)[N]) {
+    late_calls = {calls, N};
+  }
+};
+
 template <class T>
 METALSIM_INLINE T& threadgroup_variable(ThreadgroupSlot& slot) {
   return *(T*)metalsim_threadgroup_variable(&slot, sizeof(T));
@@ -140,6 +148,9 @@ extern "C" char _end __attribute__((visibility("hidden")));
 extern "C" __attribute__((visibility("default"), used)) inline KernelRecord* metalsim_kernels() { return kernels; }
 extern "C" __attribute__((visibility("default"), used)) inline ConstantRecord* metalsim_constants() {
   return constants;
+}
+extern "C" __attribute__((visibility("default"), used)) inline const LateCalls* metalsim_late_calls() {
+  return &late_calls;
 }
 extern "C" __attribute__((visibility("default"), used)) inline char* metalsim_image_begin() { return &__ehdr_start; }
 extern "C" __attribute__((visibility("default"), used)) inline char* metalsim_image_end() { return &_end; }

@@ -10,8 +10,23 @@ using float_result_t = conditional_t<is_floating_point_v<T>, T, float>;
 template <class T>
 using if_scalar = enable_if_t<is_arithmetic_v<T>, int>;
 
+// Plain functions of float and half beside the templates, as Apple has them: overload resolution prefers them over
+// other libraries' templates of the same name.
+#define METALSIM_PLAIN_UNARY(name, T, expression) \
+  METALSIM_INLINE T name(T argument) {            \
+    float x = (float)argument;                    \
+    return (T)(expression);                       \
+  }
+#define METALSIM_PLAIN_BINARY(name, T, expression) \
+  METALSIM_INLINE T name(T first, T second) {      \
+    float x = (float)first, y = (float)second;     \
+    return (T)(expression);                        \
+  }
+
 // One argument: `x` is the float argument in `expression`.
 #define METALSIM_UNARY(name, expression)                  \
+  METALSIM_PLAIN_UNARY(name, float, expression)           \
+  METALSIM_PLAIN_UNARY(name, half, expression)            \
   template <class T, if_scalar<T> = 0>                    \
   METALSIM_INLINE float_result_t<T> name(T argument) {    \
     float x = (float)argument;                            \
@@ -36,6 +51,8 @@ using if_scalar = enable_if_t<is_arithmetic_v<T>, int>;
 template <class A, class B>
 using common_float_t = float_result_t<decltype(A(0) + B(0))>;
 #define METALSIM_BINARY(name, expression)                         \
+  METALSIM_PLAIN_BINARY(name, float, expression)                  \
+  METALSIM_PLAIN_BINARY(name, half, expression)                   \
   template <class A, class B, if_scalar<A> = 0, if_scalar<B> = 0> \
   METALSIM_INLINE common_float_t<A, B> name(A first, B second) {  \
     float x = (float)first, y = (float)second;                    \
@@ -57,6 +74,12 @@ METALSIM_INLINE float cospi_reduced(float x) {
   return r < 0.25f   ? __builtin_cosf(r * M_PI_F)
          : r > 0.75f ? -__builtin_cosf((1.0f - r) * M_PI_F)
                      : __builtin_sinf((0.5f - r) * M_PI_F);
+}
+
+// Below 1 also where x - floor(x) would round up to it; NaN for NaN and infinity.
+METALSIM_INLINE float fraction(float x) {
+  float r = x - __builtin_floorf(x);
+  return r >= 1 ? 0x1.fffffep-1f : r;
 }
 
 #define METALSIM_FLOAT_FUNCTIONS                                                                           \
@@ -90,7 +113,7 @@ METALSIM_INLINE float cospi_reduced(float x) {
   METALSIM_UNARY(trunc, __builtin_truncf(x))                                                               \
   METALSIM_UNARY(fabs, __builtin_fabsf(x))                                                                 \
   METALSIM_UNARY(sign, x > 0 ? 1.0f : x < 0 ? -1.0f : x == 0 ? x : 0.0f)                                   \
-  METALSIM_UNARY(fract, __builtin_fminf(x - __builtin_floorf(x), 0x1.fffffep-1f))                          \
+  METALSIM_UNARY(fract, fraction(x))                                                                       \
   METALSIM_UNARY(saturate, x > 0 ? (x < 1 ? x : 1.0f) : 0.0f)                                              \
   METALSIM_BINARY(pow, __builtin_powf(x, y))                                                               \
   METALSIM_BINARY(powr, __builtin_powf(x, y))                                                              \
@@ -120,7 +143,6 @@ namespace fast {
 METALSIM_FLOAT_FUNCTIONS
 }
 
-#define METALSIM_THREAD
 template <class T>
 METALSIM_INLINE T sincos(T x, METALSIM_THREAD T& c) {
   c = cos(x);
@@ -193,10 +215,6 @@ METALSIM_INLINE T mix(T a, type_identity_t<T> b, type_identity_t<T> t) {
   return a + (b - a) * t;
 }
 template <class T>
-METALSIM_INLINE T step(T edge, T x) {
-  return select((T)1, (T)0, x < edge);
-}
-template <class T>
 METALSIM_INLINE T smoothstep(T low, T high, T x) {
   T t = clamp((x - low) / (high - low), (T)0, (T)1);
   return t * t * ((T)3 - (T)2 * t);
@@ -251,6 +269,10 @@ template <class T, int N>
 METALSIM_INLINE vec<T, N> select(vec<T, N> a, vec<T, N> b, vec<bool, N> c) {
   for (int i = 0; i < N; i++) a.v[i] = c.v[i] ? b.v[i] : a.v[i];
   return a;
+}
+template <class T>
+METALSIM_INLINE T step(T edge, T x) {
+  return select((T)1, (T)0, x < edge);
 }
 template <int N>
 METALSIM_INLINE bool any(vec<bool, N> a) {

@@ -6,7 +6,10 @@ namespace metal {
 template <class T, int C, int R>
 struct matrix {
   vec<T, R> c[C];
+  typedef vec<T, R> column;
   matrix() = default;
+  METALSIM_CONSTANT_COPY(matrix)
+  METALSIM_CONSTANT_METHOD(const METALSIM_CONSTANT column& operator[](int i))
   template <class S, class = enable_if_t<is_arithmetic_v<S>>>
   METALSIM_INLINE explicit matrix(S s) {
     for (int i = 0; i < C; i++) {

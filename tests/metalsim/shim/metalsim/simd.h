@@ -13,14 +13,21 @@ enum class mem_flags {
 METALSIM_INLINE constexpr mem_flags operator|(mem_flags a, mem_flags b) { return (mem_flags)((int)a | (int)b); }
 METALSIM_INLINE constexpr mem_flags operator&(mem_flags a, mem_flags b) { return (mem_flags)((int)a & (int)b); }
 
-METALSIM_INLINE void threadgroup_barrier(mem_flags flags, const char* file = __builtin_FILE(),
-                                         int line = __builtin_LINE(), int column = __builtin_COLUMN()) {
-  metalsim::metalsim_group_barrier((int)flags, file, line, column);
+METALSIM_INLINE void threadgroup_barrier(mem_flags flags, const METALSIM_CONSTANT char* file = __builtin_FILE(),
+                                         int line = __builtin_LINE()) {
+  metalsim::metalsim_group_barrier((int)flags, file, line);
 }
 METALSIM_INLINE void simdgroup_barrier(mem_flags flags) {
+#ifndef METALSIM_CHECKED
   // With no memory to order nothing can be observed: lanes need not meet.
-  if ((int)flags) metalsim::metalsim_simd_barrier((int)flags);
+  if (!(int)flags) return;
+#endif
+  metalsim::metalsim_simd_barrier((int)flags);
 }
+
+// What works on values that were exchanged already is kept out of line: every call of a simdgroup operation would carry
+// a copy. It touches the engine's memory and its own stack only, nothing that checked mode looks at.
+#define METALSIM_OUTLINE inline __attribute__((noinline, no_sanitize("thread")))
 
 template <class T>
 METALSIM_INLINE T lane_value(const metalsim::Exchange* exchange, unsigned lane) {
@@ -36,7 +43,7 @@ METALSIM_INLINE metalsim::Exchange* exchange_lanes(T value) {
 
 // Combines the lanes first..first+count-1 in the order of a butterfly, as hardware does, so that rounding is alike.
 template <class T, class F>
-METALSIM_INLINE T combine(const metalsim::Exchange* exchange, unsigned first, unsigned count, F f) {
+METALSIM_OUTLINE T combine(const metalsim::Exchange* exchange, unsigned first, unsigned count, F f) {
   T values[32];
   unsigned n = 0;
   for (unsigned i = first; i < first + count; i++)
@@ -172,12 +179,16 @@ METALSIM_INLINE T quad_shuffle_up(T x, ushort delta) {
 
 // Prefix operations run over the active lanes below this one (and itself, where inclusive).
 template <class T, class F>
-METALSIM_INLINE T simd_prefix(T x, T initial, bool inclusive, F f) {
-  metalsim::Exchange* exchange = exchange_lanes(x);
+METALSIM_OUTLINE T combine_below(const metalsim::Exchange* exchange, T initial, unsigned end, F f) {
   T result = initial;
-  for (unsigned i = 0, last = metalsim::this_lane() + inclusive; i < last; i++)
+  for (unsigned i = 0; i < end; i++)
     if (exchange->mask >> i & 1) result = f(result, lane_value<T>(exchange, i));
   return result;
+}
+template <class T, class F>
+METALSIM_INLINE T simd_prefix(T x, T initial, bool inclusive, F f) {
+  metalsim::Exchange* exchange = exchange_lanes(x);
+  return combine_below(exchange, initial, metalsim::this_lane() + inclusive, f);
 }
 #define METALSIM_PREFIX(name, initial, expression)                                      \
   template <class T>                                                                    \
@@ -199,11 +210,14 @@ struct simd_vote {
   METALSIM_INLINE bool all() const { return bits == 0xffffffffu; }
   METALSIM_INLINE bool any() const { return bits != 0; }
 };
-METALSIM_INLINE ulong ballot(bool x, bool quad) {
-  metalsim::Exchange* exchange = exchange_lanes((uchar)x);
+METALSIM_OUTLINE ulong vote_bits(const metalsim::Exchange* exchange) {
   ulong bits = 0;
   for (unsigned i = 0; i < 32; i++)
     if (exchange->mask >> i & 1) bits |= (ulong)lane_value<uchar>(exchange, i) << i;
+  return bits;
+}
+METALSIM_INLINE ulong ballot(bool x, bool quad) {
+  ulong bits = vote_bits(exchange_lanes((uchar)x));
   return quad ? bits >> (metalsim::this_lane() & ~3u) & 15 : bits;
 }
 METALSIM_INLINE simd_vote simd_ballot(bool x) { return simd_vote(ballot(x, false)); }

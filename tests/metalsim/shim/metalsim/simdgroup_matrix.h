@@ -88,7 +88,12 @@ METALSIM_INLINE simdgroup_matrix<T, C, R> make_diagonal_simdgroup_matrix(T value
 #else
 #define METALSIM_TILE_COPY METALSIM_INLINE
 #endif
+#ifdef METALSIM_STRICT
+METALSIM_COPY_TILE(__global)
+METALSIM_COPY_TILE(__local)
+#else
 METALSIM_COPY_TILE()
+#endif
 
 // Each lane reads its own pair (which is what is checked and counted) and copies the tile behind the checks' back.
 #define METALSIM_MATRIX_MEMORY(space)                                                                       \
@@ -118,7 +123,12 @@ METALSIM_COPY_TILE()
     target[r * across + c * along] = s.own[0];                                                              \
     target[r * across + (c + 1) * along] = s.own[1];                                                        \
   }
+#ifdef METALSIM_STRICT
+METALSIM_MATRIX_MEMORY(__global)
+METALSIM_MATRIX_MEMORY(__local)
+#else
 METALSIM_MATRIX_MEMORY()
+#endif
 
 template <class TD, class TA, class TB, class TC>
 METALSIM_INLINE void simdgroup_multiply_accumulate(METALSIM_THREAD simdgroup_matrix<TD, 8, 8>& d,

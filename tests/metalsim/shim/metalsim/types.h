@@ -2,6 +2,11 @@
 #pragma once
 
 #define METALSIM_INLINE inline __attribute__((always_inline))
+// Strict mode has real address spaces, and its own definitions of these.
+#ifndef METALSIM_STRICT
+#define METALSIM_THREAD
+#define METALSIM_CONSTANT
+#endif
 
 typedef __SIZE_TYPE__ size_t;
 typedef __PTRDIFF_TYPE__ ptrdiff_t;
@@ -17,8 +22,12 @@ typedef unsigned char uchar;
 typedef unsigned short ushort;
 typedef unsigned int uint;
 typedef unsigned long ulong;
+#ifdef METALSIM_STRICT
+#include "bfloat.h"
+#else
 typedef __bf16 bfloat;
 typedef _Float16 half;
+#endif
 
 #define INFINITY __builtin_inff()
 #define NAN __builtin_nanf("")
@@ -230,6 +239,16 @@ METALSIM_INLINE constexpr To scalar_cast(From x) {
     return (To)(float)x;
   else
     return (To)x;
+}
+
+// What the source pass makes of static_cast to half, bfloat, or a type that may turn out to be one.
+template <class To, class From>
+METALSIM_INLINE constexpr To cast(From&& x) {
+  typedef decay_t<From> Plain;
+  if constexpr ((is_same_v<To, bfloat> && is_same_v<Plain, half>) || (is_same_v<To, half> && is_same_v<Plain, bfloat>))
+    return (To)(float)x;
+  else
+    return static_cast<To>(static_cast<From&&>(x));
 }
 
 template <class T>

@@ -10,7 +10,7 @@ struct vec;
 // into bits, which Metal does not: they're an array. So are vectors of more than 16 bytes, whose loads clang's
 // instrumentation would leave out.
 template <class T, int N>
-inline constexpr bool is_array_storage = is_same_v<T, bool> || (sizeof(T) == 8 && N > 2);
+inline constexpr bool is_array_storage = is_same_v<T, bool> || (sizeof(T) == 8 && N > 2) || __is_class(T);
 template <class T, int N, bool Array = is_array_storage<T, N>>
 struct vec_storage {
   typedef T type __attribute__((ext_vector_type(N)));
@@ -33,8 +33,20 @@ inline constexpr int total_elements = (0 + ... + element_count<A>::value);
 template <class... A>
 inline constexpr bool all_scalars = (true && ... && (element_count<A>::value == 1));
 
-// In strict mode objects in the constant address space need their own copy constructor.
-#define METALSIM_CONSTANT_COPY(Type, member)
+// Objects in the constant address space need methods of their own, which only strict mode tells from others. They're
+// declared only, since strict mode runs nothing.
+#ifdef METALSIM_STRICT
+#define METALSIM_CONSTANT_METHOD(...) __VA_ARGS__ const __constant;
+#define METALSIM_CONSTANT_COPY(Type)      \
+  Type(const Type&) = default;            \
+  Type& operator=(const Type&) = default; \
+  Type(const __constant Type&);
+#define METALSIM_CONSTANT_CONSTRUCTOR(...) __VA_ARGS__
+#else
+#define METALSIM_CONSTANT_CONSTRUCTOR(...)
+#define METALSIM_CONSTANT_METHOD(...)
+#define METALSIM_CONSTANT_COPY(Type)
+#endif
 
 // Integers divide element by element, so that clang's check for a zero divisor sees each.
 #define METALSIM_ARITHMETIC(op)                                                                           \
@@ -76,7 +88,9 @@ inline constexpr bool all_scalars = (true && ... && (element_count<A>::value == 
   typedef typename vec_storage<T, N>::type storage;                                                                    \
   storage v;                                                                                                           \
   vec() = default;                                                                                                     \
-  METALSIM_CONSTANT_COPY(vec, v)                                                                                       \
+  METALSIM_CONSTANT_COPY(vec)                                                                                          \
+  METALSIM_CONSTANT_METHOD(const METALSIM_CONSTANT T& operator[](int i))                                               \
+  METALSIM_CONSTANT_METHOD(T at(int i))                                                                                \
   METALSIM_INLINE T& operator[](int i) { return ((T*)&v)[i]; }                                                         \
   METALSIM_INLINE const T& operator[](int i) const { return ((const T*)&v)[i]; }                                       \
   template <class S, class = enable_if_t<is_arithmetic_v<S> || __is_enum(S)>>                                          \
@@ -87,6 +101,9 @@ inline constexpr bool all_scalars = (true && ... && (element_count<A>::value == 
   }                                                                                                                    \
   template <class... A, enable_if_t<sizeof...(A) == N && all_scalars<A...>, int> = 0>                                  \
   METALSIM_INLINE constexpr vec(A... a) : v{scalar_cast<T>(a)...} {}                                                   \
+  METALSIM_CONSTANT_CONSTRUCTOR(                                                                                       \
+      template <class... A, enable_if_t<sizeof...(A) == N && all_scalars<A...>, int> = 0> constexpr vec(A... a)        \
+          __constant : v{scalar_cast<T>(a)...} {} constexpr vec(T s) __constant : v{s} {})                             \
   template <class... A, enable_if_t<(sizeof...(A) > 1) && total_elements<A...> == N && !all_scalars<A...>, int> = 0>   \
   METALSIM_INLINE vec(A... a) {                                                                                        \
     int at = 0;                                                                                                        \
@@ -170,6 +187,9 @@ template <class T, int N>
 struct packed_vec {
   T e[N];
   packed_vec() = default;
+  METALSIM_CONSTANT_COPY(packed_vec)
+  METALSIM_CONSTANT_METHOD(operator vec<T, N>())
+  METALSIM_CONSTANT_METHOD(const METALSIM_CONSTANT T& operator[](int i))
   METALSIM_INLINE packed_vec(vec<T, N> o) {
     for (int i = 0; i < N; i++) e[i] = o.v[i];
   }
@@ -200,6 +220,7 @@ struct packed_vec {
 #define METALSIM_PACKED_ELEMENT(name, index)                       \
   __declspec(property(get = get_##name, put = put_##name)) T name; \
   METALSIM_INLINE T get_##name() const { return e[index]; }        \
+  METALSIM_CONSTANT_METHOD(T get_##name())                         \
   METALSIM_INLINE void put_##name(T s) { e[index] = s; }
   METALSIM_PACKED_ELEMENT(x, 0)
   METALSIM_PACKED_ELEMENT(y, 1) METALSIM_PACKED_ELEMENT(z, 2) METALSIM_PACKED_ELEMENT(w, 3)
@@ -208,6 +229,8 @@ struct packed_vec {
 template <class T, size_t N>
 struct array {
   T e[N];
+  METALSIM_CONSTANT_METHOD(const METALSIM_CONSTANT T& operator[](size_t i))
+  METALSIM_CONSTANT_METHOD(size_t size())
   METALSIM_INLINE constexpr T& operator[](size_t i) { return e[i]; }
   METALSIM_INLINE constexpr const T& operator[](size_t i) const { return e[i]; }
   METALSIM_INLINE constexpr size_t size() const { return N; }

@@ -1,0 +1,10 @@
+#pragma once
+#import <Metal/MTLTypes.h>
+
+@protocol MTLComputePipelineState <NSObject>
+@property(readonly) NSString* label;
+@property(readonly) id<MTLDevice> device;
+@property(readonly) NSUInteger maxTotalThreadsPerThreadgroup;
+@property(readonly) NSUInteger threadExecutionWidth;
+@property(readonly) NSUInteger staticThreadgroupMemoryLength;
+@end

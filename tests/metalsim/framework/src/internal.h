@@ -1,0 +1,122 @@
+// The framework's own view of its objects.
+#pragma once
+#import <Metal/Metal.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "execution.h"
+
+extern "C" void* _Block_copy(const void* block);
+extern "C" void _Block_release(const void* block);
+
+namespace metalsim {
+
+constexpr NSUInteger kBufferSlots = 31, kThreadgroupMemory = 32768, kMaxThreads = 1024, kMaxInlineBytes = 4096;
+constexpr NSUInteger kThreadgroupGranule = 16;  // threadgroup memory comes in multiples of this
+
+inline NSString* string_of(const std::string& text) { return [NSString stringWithUTF8String:text.c_str()]; }
+NSError* error_with(NSString* domain, NSInteger code, const std::string& message);
+// What Metal's validation would assert on, where there is no command buffer to fail.
+void report_misuse(const std::string& message);
+
+// A step of a command buffer. Returns what went wrong, or nothing.
+using Command = std::function<std::optional<std::string>()>;
+
+// Keeps an Objective-C object alive for as long as a command may use it.
+class Kept {
+ public:
+  explicit Kept(id object) : object_([object retain]) {}
+  Kept(const Kept& other) : object_([other.object_ retain]) {}
+  Kept& operator=(const Kept&) = delete;
+  ~Kept() { [object_ release]; }
+  id get() const { return object_; }
+
+ private:
+  id object_;
+};
+
+}  // namespace metalsim
+
+// What the device makes, each where its class is; all are owned by the caller.
+id<MTLLibrary> new_library(NSString* source, MTLCompileOptions* options, NSError** error);
+id<MTLComputePipelineState> new_pipeline(id<MTLFunction> function, NSError** error);
+id<MTLCommandQueue> new_queue();
+
+@interface MetalsimDevice : NSObject <MTLDevice>
++ (MetalsimDevice*)shared;
+@end
+
+@interface MetalsimBuffer : NSObject <MTLBuffer> {
+ @public
+  char* _memory;
+  NSUInteger _length;
+  MTLResourceOptions _options;
+  NSString* _label;
+  void (^_deallocator)(void*, NSUInteger);  // for memory that is not ours
+  BOOL _borrowed;
+}
+@end
+
+@interface MetalsimFunction : NSObject <MTLFunction> {
+ @public
+  std::shared_ptr<metalsim::Program>* _program;
+  std::string* _host_name;
+  std::vector<metalsim::ConstantValue>* _constants;
+  NSString* _label;
+}
+@end
+
+@interface MetalsimPipeline : NSObject <MTLComputePipelineState> {
+ @public
+  MetalsimFunction* _function;
+}
+@end
+
+@interface MetalsimSharedEvent : NSObject <MTLSharedEvent> {
+ @public
+  struct EventState* _state;
+  NSString* _label;
+}
+@end
+
+@class MetalsimCommandQueue;
+@interface MetalsimCommandBuffer : NSObject <MTLCommandBuffer> {
+ @public
+  struct BufferState* _state;
+}
+- (void)encode:(const metalsim::Command&)command;
+- (void)encoderEnded;
+- (void)fail:(const std::string&)message;
+- (void)execute;
+- (void)runHandlers;
+@end
+
+@interface MetalsimCommandQueue : NSObject <MTLCommandQueue> {
+ @public
+  struct QueueState* _state;
+}
+- (void)completeThrough:(MetalsimCommandBuffer*)last;
+@end
+
+@interface MetalsimComputeEncoder : NSObject <MTLComputeCommandEncoder> {
+ @public
+  struct EncoderState* _state;
+}
+- (instancetype)initWithBuffer:(MetalsimCommandBuffer*)buffer;
+@end
+
+@interface MetalsimBlitEncoder : NSObject <MTLBlitCommandEncoder> {
+ @public
+  MetalsimCommandBuffer* _buffer;
+  BOOL _ended;
+  NSString* _label;
+}
+- (instancetype)initWithBuffer:(MetalsimCommandBuffer*)buffer;
+@end
