@@ -1,5 +1,9 @@
 """Lanes of a simdgroup that part and meet again: metalsim against a model with an execution mask, and by hand."""
 
+import shutil
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -69,7 +73,7 @@ CASES = {
     ),
     "step": ("for (uint i = 0; i < 40; i += simd_sum(1u)) { if (lane < 16 && i) break; x += i + 1; }", None),
     "range": (
-        "array<uint, 3> a = {0, 1, 2}; for (uint i = 0; i < 3; i++) if (lane % 3 >= a[i]) x += simd_sum(1u);",
+        "uint a[3] = {0, 1, 2}; for (uint bound : a) if (lane % 3 >= bound) x += simd_sum(1u);",
         None,
     ),
     "helper from two places": ("x = half_of(lane, 0) + 100 * half_of(lane, 1);", np.where(LANE % 2, 1600, 16)),
@@ -100,6 +104,11 @@ CASES = {
         "switch (lane % 4) { case 0: x += simd_sum(1u); case 1: x += 100 * simd_sum(1u); break; "
         "default: x += simd_sum(10000u); }",
         np.array([8 + 1600, 1600, 160000, 160000])[LANE % 4],
+    ),
+    "continue out of a switch": (
+        "for (uint i = 0; i < 3; i++) { switch (lane % 3) { case 0: if (i == 1) continue; break; "
+        "case 1: x += simd_sum(1u); } x += 100 * simd_sum(1u); }",
+        np.array([6400, 8500 + 33, 8500])[LANE % 3],
     ),
     "early return": ("if (lane % 2) { out[t] = simd_sum(3u); return; } x = simd_sum(1u);", np.where(LANE % 2, 48, 16)),
     "short circuit": (
@@ -170,3 +179,29 @@ def test_operation_in_a_function_that_is_not_inlined_is_refused(function):
     kernel = "kernel void k(device uint* o, uint t [[thread_position_in_grid]]) { o[t] = f(t) + f(t + 1); }"
     with pytest.raises(metalsim.CompileError, match=r"<source>: 'f\(unsigned int\)' holds simdgroup operations"):
         metalsim.compile(f"{HEADER}{function}\n{kernel}\n")
+
+
+def test_without_a_symbolizer_lanes_that_parted_are_reported(monkeypatch):
+    body = "if (t % 2) o[t] = simd_sum(1u); else o[t] = simd_max(t);"
+    kernel = metalsim.compile(
+        f"{HEADER}kernel void k(device uint* o, uint t [[thread_position_in_grid]]) {{\n{body} }}\n"
+    ).kernel("k")
+    kernel.library.image(checked=False)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(metalsim.Fault, match="need llvm-symbolizer to be put in order"):
+        kernel.dispatch(grid=32, threadgroup=32, buffers=[np.zeros(32, np.uint32)], checked=False)
+
+
+@pytest.mark.parametrize("compiler, runner", [("clang++-19", []), ("aarch64-linux-gnu-g++", ["qemu-aarch64"])])
+def test_fiber_switch_keeps_registers(tmp_path, compiler, runner):
+    for tool in (compiler, *runner):
+        if not shutil.which(tool):
+            pytest.skip(f"{tool} is not installed")
+    engine = Path(metalsim.__file__).parent / "engine"
+    sources = [engine / "switch.cpp", Path(__file__).parent / "fiber_switch.cpp"]
+    program = tmp_path / "fiber_switch"
+    subprocess.run([compiler, "-O2", "-static", f"-I{engine}", *sources, "-o", program], check=True)
+    done = subprocess.run([*runner, program], capture_output=True, text=True, check=True)
+    scale = 1.001**1000
+    want = sum(6 * i + int(0.75 * i) for i in range(1000))
+    assert done.stdout == f"{want} {9 * scale:.3f}\n"

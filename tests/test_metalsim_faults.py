@@ -144,7 +144,7 @@ def run_tiled(library: metalsim.Library, order: str, seed: int = 0) -> None:
     a, b = rng.standard_normal((m, k)).astype(np.float16), rng.standard_normal((n, k)).astype(np.float16)
     out = np.zeros((m, n), np.float32)
     library.kernel("tiled").dispatch(
-        groups=2, threadgroup=128, buffers=[a, b, out], bytes={3: np.array([m, n, k], np.uint32)},
+        groups=(2, 2), threadgroup=128, buffers=[a, b, out], bytes={3: np.array([m, n, k], np.uint32)},
         threadgroup_memory=[4096], order=order, seed=seed,
     )  # fmt: skip
 
@@ -162,6 +162,50 @@ def test_tiled_product_without_one_barrier(number):
     for order in ORDERS:
         with pytest.raises(metalsim.Fault, match=r"race|uninitialized read"):
             run_tiled(library, order)
+
+
+# What is changed in the tiled product, and what must be reported.
+PLANTED = {
+    "a row past the end of a": ("(a + (row + r) * s.k + k + q);", "(a + (row + r + 1) * s.k + k + q);",
+                                "out of bounds"),
+    "four columns past the end of b": ("(b + (column + r) * s.k + k + q + 4)", "(b + (column + r) * s.k + k + q + 8)",
+                                       "out of bounds"),
+    "a column past the end of c": ("c[r * s.n + col] =", "c[r * s.n + col + 1] =", "race|out of bounds"),
+    "a write past the tile": ("(tb + r * 32 + q + 4) =", "(tb + r * 32 + q + 8) =", "out of bounds|race|uninitialized"),
+    "a matrix past the tile": ("tb + i * 8 * 32 + kk * 8, 32", "tb + i * 8 * 32 + kk * 8 + 8, 32", "out of bounds"),
+    "a store past the tile": ("out + simd * 8 * 32 + i * 8, 32", "out + simd * 8 * 32 + i * 8 + 8, 32",
+                              "race|out of bounds|uninitialized"),
+    "half of a tile never written": ("*(threadgroup half4*)(tb + r * 32 + q + 4) =", "(void)", "uninitialized read"),
+    "a barrier for half of the threads": (
+        "for (short kk = 0;", "if (t < 64) threadgroup_barrier(mem_flags::mem_none);\nfor (short kk = 0;",
+        "divergent barrier",
+    ),
+    "a barrier that some pass earlier": (
+        "for (uint k = 0; k < s.k; k += 32) {",
+        "for (uint k = 0; k < s.k; k += 32) {\nif (k == 32 * (t / 64)) threadgroup_barrier(mem_flags::mem_none);",
+        "divergent barrier",
+    ),
+    "products by half a simdgroup": (
+        "simdgroup_multiply_accumulate(acc[i],", "if (t % 32 < 16) simdgroup_multiply_accumulate(acc[i],",
+        "divergent simdgroup matrix",
+    ),
+    "half4 at a multiple of two": ("(a + (row + r) * s.k + k + q + 4)", "(a + (row + r) * s.k + k + q + 3)",
+                                   "misaligned"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_mistake_in_the_tiled_product_is_reported_in_every_order(name):
+    right, wrong, kind = PLANTED[name]
+    source = TILED.read_text()
+    assert source.count(right) == 1
+    library = metalsim.compile(source.replace(right, wrong))
+    for order in ORDERS:
+        with pytest.raises(metalsim.Fault) as caught:
+            run_tiled(library, order)
+        fault = caught.value
+        assert re.search(kind, fault.kind), str(fault)
+        assert fault.line > 0 and fault.kernel == "tiled"
 
 
 def test_tiled_product_is_clean_in_100_orders():

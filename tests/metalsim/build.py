@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,7 @@ from .swizzle import swizzle_header
 
 HERE = Path(__file__).resolve().parent
 CACHE = HERE.parent.parent / ".cache" / "metalsim"
+KEEP_SECONDS = 30 * 24 * 3600
 CLANG = os.environ.get("METALSIM_CLANG", "clang++-19")
 # Apple's own headers: all stand for the one shim, which the build step puts before every shader.
 HEADERS = (
@@ -68,7 +70,8 @@ def run(command: Sequence[str], text: str | None = None) -> str:
 def _machine() -> str:
     """What every build depends on: the compiler and the processor."""
     version = subprocess.run([CLANG, "--version"], capture_output=True, text=True).stdout
-    cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("flags")][:1]
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    cpu = [line for line in lines if line.startswith(("flags", "Features"))][:1]
     return "".join([version, *cpu])
 
 
@@ -97,13 +100,38 @@ def cached(name: str, suffix: str, key: str, make: Callable[[Path], None]) -> Pa
     """The file that `make` wrote under this key, now or earlier. Safe with several processes at once."""
     digest = hashlib.sha256((_machine() + key).encode()).hexdigest()[:24]
     path = CACHE / f"{name}-{digest}{suffix}"
-    if not path.exists():
+    if not _used(path):
         CACHE.mkdir(parents=True, exist_ok=True)
+        _prune(CACHE)
         with tempfile.TemporaryDirectory(dir=CACHE) as folder:
             part = Path(folder) / f"part{suffix}"
             make(part)
             os.replace(part, path)
     return path
+
+
+def _used(path: Path) -> bool:
+    """Whether the entry is there; it's marked as in use."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+@cache
+def _prune(folder: Path) -> None:
+    """Once a process, removes what nobody has used for a month. What a process has loaded stays with it."""
+    for entry in folder.iterdir():
+        try:
+            if time.time() - entry.stat().st_mtime < KEEP_SECONDS:
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry, ignore_errors=True)
+            else:
+                entry.unlink()
+        except FileNotFoundError:  # another process was first
+            continue
 
 
 def engine() -> Path:
@@ -119,7 +147,7 @@ def engine() -> Path:
 def include_folder() -> Path:
     """Holds the generated swizzles and an empty file for each of Apple's headers."""
     folder = CACHE / f"include-{_shader_tools()[:16]}"
-    if not folder.exists():
+    if not _used(folder):
         CACHE.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=CACHE))
         (part / "generated" / "metalsim").mkdir(parents=True)

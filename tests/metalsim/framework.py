@@ -190,4 +190,4 @@ def record() -> Iterator[list[Dispatch]]:
 def compile_program(source: Path, out: Path) -> None:
     """Builds an Objective-C++ program that uses the framework."""
     flags = ["-std=c++20", "-g1", "-Wall", "-Werror", f"-I{HERE}"]
-    build.run([build.CLANG, *objective_cpp(), *flags, str(source), *link_flags(), "-o", str(out)])
+    build.run([build.CLANG, *objective_cpp(), *flags, str(source), "-x", "none", *link_flags(), "-o", str(out)])

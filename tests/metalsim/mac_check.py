@@ -24,6 +24,7 @@ ROOT = HERE.parent.parent
 CACHE = ROOT / ".cache" / "mac"
 TORCH_VERSIONS = ("2.10.0", "2.13.0")  # the oldest that we support, and the newest that the tests run with
 ZIGLANG = "0.17.1"
+PYOBJC_METAL = "12.2.2"
 CLANG, NM = "clang++-19", "llvm-nm-19"
 LIBCXX = Path("/usr/lib/llvm-19/include/c++/v1")
 PLATFORMS = ("macosx_14_0_arm64", "macosx_11_0_arm64")
@@ -93,6 +94,12 @@ def torch_files(version: str) -> Path:
 def darwin_files() -> Path:
     wanted = r"ziglang/lib/libc/(include/any-darwin-any|darwin)/.*"
     return _unpacked(_wheel("ziglang", ZIGLANG), wanted) / "ziglang" / "lib" / "libc"
+
+
+def metal_metadata() -> Path:
+    """Apple's names and values of the Metal framework, as the pyobjc project records them."""
+    wheel = _wheel("pyobjc-framework-Metal", PYOBJC_METAL, ("macosx_10_9_universal2",))
+    return _unpacked(wheel, r"Metal/_metadata\.py") / "Metal" / "_metadata.py"
 
 
 def need_tools() -> None:

@@ -17,6 +17,7 @@ namespace metalsim {
 using Site = std::tuple<unsigned, unsigned, unsigned, unsigned>;
 using Chain = std::vector<Site>;  // outermost first
 
+// By address, for as long as the process lives: shaders are never unloaded.
 static std::mutex chains_lock;
 static std::map<uintptr_t, Chain> chains;
 
@@ -74,27 +75,31 @@ static void add_unknown(std::vector<uintptr_t>& unknown, uintptr_t address) {
   if (!chains.count(address)) unknown.push_back(address);
 }
 
-static const Chain& chain_of(uintptr_t address) {
-  std::lock_guard<std::mutex> hold(chains_lock);
-  auto known = chains.find(address);
-  if (known == chains.end()) {
-    // One start of the symbolizer answers for all threads that wait.
-    std::vector<uintptr_t> unknown;
-    add_unknown(unknown, address);
-    for (unsigned i = 0; i < worker->count; i++) {
-      const Fiber& f = worker->fibers[i];
-      if (f.state != State::at_simd && f.state != State::at_barrier) continue;
-      add_unknown(unknown, f.site);
-      for (const Loop* l = f.thread.loop; l; l = l->outer) add_unknown(unknown, (uintptr_t)l->site);
-    }
-    look_up(unknown);
-    known = chains.find(address);
+// One start of the symbolizer answers for all threads that wait.
+static void look_up_all(uintptr_t address) {
+  std::vector<uintptr_t> unknown;
+  add_unknown(unknown, address);
+  for (unsigned i = 0; i < worker->count; i++) {
+    const Fiber& f = worker->fibers[i];
+    if (f.state != State::at_simd && f.state != State::at_barrier) continue;
+    add_unknown(unknown, f.site);
+    for (const Loop* l = f.thread.loop; l; l = l->outer) add_unknown(unknown, (uintptr_t)l->site);
   }
-  if (known == chains.end() || known->second.empty())
-    fail("divergent simdgroup operation",
-         "lanes of one simdgroup wait at different places, which need llvm-symbolizer to be put in order",
-         (const void*)address);
-  return known->second;
+  look_up(unknown);
+}
+
+static const Chain* known_chain(uintptr_t address) {
+  std::lock_guard<std::mutex> hold(chains_lock);
+  if (!chains.count(address)) look_up_all(address);
+  auto known = chains.find(address);
+  return known == chains.end() || known->second.empty() ? nullptr : &known->second;
+}
+
+static const Chain& chain_of(uintptr_t address) {
+  if (const Chain* chain = known_chain(address)) return *chain;
+  fail("divergent simdgroup operation",
+       "lanes of one simdgroup wait at different places, which need llvm-symbolizer to be put in order",
+       (const void*)address);
 }
 
 struct Step {

@@ -6,40 +6,14 @@
 
 #include "places.h"
 #include "run.h"
-
-#if !defined(__x86_64__)
-#error "metalsim's fiber switch is written for x86-64 only so far"
-#endif
+#include "switch.h"
 
 namespace metalsim {
 
 thread_local Worker* worker;
 extern "C" {
 thread_local Current metalsim_current;
-void metalsim_switch(void** save, void* to);
 }
-// Saves the callee-saved registers on the old stack, takes those on the new one.
-asm(R"(
-.text
-.globl metalsim_switch
-.hidden metalsim_switch
-metalsim_switch:
-  push %rbp
-  push %rbx
-  push %r12
-  push %r13
-  push %r14
-  push %r15
-  mov %rsp, (%rdi)
-  mov %rsi, %rsp
-  pop %r15
-  pop %r14
-  pop %r13
-  pop %r12
-  pop %rbx
-  pop %rbp
-  ret
-)");
 
 std::string describe(const Fiber& fiber) {
   const Uint3& p = fiber.thread.in_group;
@@ -226,11 +200,7 @@ static void prepare_fiber(Worker& w, unsigned i) {
   Uint3 p = {i % size.x, i / size.x % size.y, i / (size.x * size.y)};
   f.thread = {i, i % kLanes, p, {at.x * full.x + p.x, at.y * full.y + p.y, at.z * full.z + p.z}, nullptr, 0};
   // Stacks start at different cache lines, lest the same line of every stack falls into the same cache set.
-  void** top = (void**)(w.stacks + (i + 1) * kStackBytes - i % 61 * 320 / 64 * 64);
-  *--top = nullptr;
-  *--top = (void*)fiber_main;
-  for (int k = 0; k < 6; k++) *--top = nullptr;
-  f.stack_pointer = top;
+  f.stack_pointer = new_stack(w.stacks + (i + 1) * kStackBytes - i % 61 * 320 / 64 * 64, fiber_main);
   push_ready(w, f);
 }
 

@@ -226,9 +226,6 @@ static NSNumber* number(long integer, double real, BOOL is_real) {
   }
   return objects[index];
 }
-- (id)objectAtIndexedSubscript:(NSUInteger)index {
-  return [self objectAtIndex:index];
-}
 @end
 @implementation MetalsimArray
 - (void)dealloc {
@@ -262,9 +259,6 @@ static NSNumber* number(long integer, double real, BOOL is_real) {
   for (auto& [key, value] : *((MetalsimDictionary*)self)->_pairs)
     if ([key isEqual:wanted]) return value;
   return nil;
-}
-- (id)objectForKeyedSubscript:(id)wanted {
-  return [self objectForKey:wanted];
 }
 @end
 @implementation MetalsimDictionary

@@ -32,7 +32,10 @@ static inline NSRange NSMakeRange(NSUInteger location, NSUInteger length) {
 #define NS_ENUM(Type, Name) \
   enum Name : Type Name;    \
   enum Name : Type
-#define NS_OPTIONS(Type, Name) NS_ENUM(Type, Name)
+// Flags are plain integers in C++, so that `|` keeps the type.
+#define NS_OPTIONS(Type, Name) \
+  Type Name;                   \
+  enum : Name
 
 enum : NSStringEncoding { NSASCIIStringEncoding = 1, NSUTF8StringEncoding = 4 };
 
@@ -114,7 +117,6 @@ __attribute__((objc_root_class))
 + (instancetype)arrayWithObjects:(const Element[])objects count:(NSUInteger)count;
 - (NSUInteger)count;
 - (Element)objectAtIndex:(NSUInteger)index;
-- (Element)objectAtIndexedSubscript:(NSUInteger)index;
 @end
 
 @interface NSDictionary<__covariant Key, __covariant Value> : NSObject
@@ -124,7 +126,6 @@ __attribute__((objc_root_class))
 - (NSUInteger)count;
 - (NSArray<Key>*)allKeys;
 - (Value)objectForKey:(Key)key;
-- (Value)objectForKeyedSubscript:(Key)key;
 @end
 
 typedef NSString* NSErrorDomain;

@@ -1,0 +1,197 @@
+"""The simulated Metal framework, by small Objective-C++ programs, and its headers against Apple's metadata."""
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from tests.conftest import missing
+from tests.metalsim import NotInstalledError, build, framework, mac_check
+
+TESTS = framework.HERE / "tests"
+
+
+@pytest.fixture(scope="module")
+def program():
+    """Builds a program (once) and runs one of its cases."""
+    try:
+        framework.need_tools()
+    except NotInstalledError as error:
+        missing(str(error))
+
+    def run(name: str, case: str, **environment: str) -> subprocess.CompletedProcess:
+        source = TESTS / f"{name}.mm"
+        key = build.contents(source, TESTS / "harness.h", framework.HERE / "include") + str(framework.build_framework())
+        path = build.cached(f"test-{name}", "", key, lambda out: framework.compile_program(source, out))
+        plain = {k: v for k, v in os.environ.items() if not k.startswith("METALSIM_")}
+        return subprocess.run([str(path), case], capture_output=True, text=True, env={**plain, **environment})
+
+    return run
+
+
+def cases(name: str) -> list[str]:
+    return re.findall(r"^CASE\((\w+)\)", (TESTS / f"{name}.mm").read_text(), re.M)
+
+
+SETTINGS = {
+    "eager_work_is_done_without_a_wait": {"METALSIM_COMMIT": "eager"},
+    "settings_and_records": {"METALSIM_ORDER": "lifo", "METALSIM_SEED": "5", "METALSIM_THREADS": "3"},
+}
+
+
+@pytest.mark.parametrize("case", cases("work"))
+def test_work(program, case):
+    done = program("work", case, METALSIM_ZOMBIES="1", **SETTINGS.get(case, {}))
+    assert (done.stdout, done.stderr, done.returncode) == ("passed\n", "", 0)
+
+
+@pytest.mark.parametrize("case", cases("work"))
+def test_work_in_the_other_modes(program, case):
+    """Without checks and at once; what is about lateness, or about a fault that only checks find, apart."""
+    if case in SETTINGS or "late" in case or "fault" in case or "events" in case:
+        pytest.skip("is about one of the settings that this changes")
+    done = program("work", case, METALSIM_CHECK="0", METALSIM_COMMIT="eager", METALSIM_ORDER="fifo")
+    assert (done.stdout, done.stderr, done.returncode) == ("passed\n", "", 0)
+
+
+# Endings other than "passed": the last line of stdout, and a part of stderr.
+ENDINGS = {
+    "message_to_a_freed_object": ("freed", "length sent to a freed object"),
+    "releasing_once_too_often": ("freed", "release sent to a freed object"),
+    "entering_a_queue_from_itself": ("", "dispatch_sync on queue 'mine' from a block that runs on it"),
+    "an_exception_leaves_a_block": ("terminated", ""),
+    "index_beyond_an_array": ("", "index 1 beyond the 1 objects"),
+}
+
+
+@pytest.mark.parametrize("case", cases("runtime"))
+def test_runtime(program, case):
+    done = program("runtime", case, METALSIM_ZOMBIES="1")
+    if case in ENDINGS:
+        last, error = ENDINGS[case]
+        assert done.stdout.strip() == last and error in done.stderr and done.returncode < 0
+    else:
+        wanted = "autorelease with no pool in place: an object of MetalsimString leaks" if "without" in case else ""
+        assert done.stdout == "passed\n" and wanted in done.stderr and bool(wanted) == bool(done.stderr)
+
+
+# What each misuse is told; None where the command buffer can't know (stderr does).
+MISUSE = {
+    "nothing_wrong": "no error",
+    "offset_beyond_the_buffer": "setBuffer:offset:atIndex:]: offset 32 is not within the buffer's 32 bytes",
+    "new_offset_beyond_the_buffer": "setBufferOffset:atIndex:]: offset 33 is not within",
+    "new_offset_without_a_buffer": "setBufferOffset:atIndex:]: no buffer is bound at index 4",
+    "buffer_index_31": "setBuffer:offset:atIndex:]: index 31 is above 30",
+    "bytes_index_31": "setBytes:length:atIndex:]: index 31 is above 30",
+    "too_many_bytes": "setBytes:length:atIndex:]: 4097 bytes; 1 to 4096 are allowed",
+    "no_bytes": "setBytes:length:atIndex:]: 0 bytes; 1 to 4096 are allowed",
+    "threadgroup_memory_not_of_16": "setThreadgroupMemoryLength:atIndex:]: 20 bytes are no multiple of 16",
+    "threadgroup_memory_above_the_limit": "32784 bytes, more than the device's 32768",
+    "threadgroup_memory_above_the_limit_in_all": "32784 bytes of threadgroup memory, more than the device's 32768",
+    "too_many_threads": "a threadgroup of (32, 33, 1) threads has more than the pipeline's 1024",
+    "so_many_threads_that_the_product_wraps": "threads",
+    "empty_threadgroup": "a threadgroup of (8, 0, 1) threads is empty",
+    "empty_grid": "a grid of (0, 1, 1) is empty",
+    "endless_grid": "more than 32 bits count",
+    "no_pipeline": "dispatchThreads:threadsPerThreadgroup:]: no pipeline is set",
+    "nil_pipeline": "setComputePipelineState:]: the pipeline is nil",
+    "no_buffer": "kernel add_one needs a buffer at index 0",
+    "no_threadgroup_memory": "kernel work needs threadgroup memory at index 0",
+    "encoding_after_the_end": "setBuffer:offset:atIndex:]: the encoder has ended",
+    "ending_twice": "endEncoding]: the encoder has ended",
+    "two_encoders_at_once": "computeCommandEncoder]: the encoder before has not ended",
+    "committing_with_an_open_encoder": "commit]: an encoder has not ended",
+    "releasing_an_open_encoder": "the encoder is released before endEncoding",
+    "encoding_after_the_commit": "blitCommandEncoder]: the command buffer is committed already",
+    "committing_twice": "commit]: committed twice",
+    "a_handler_after_the_commit": "the command buffer is committed already",
+    "waiting_before_the_commit": None,
+    "copy_beyond_the_buffer": "25 bytes at 8 are not within the buffer's 32 bytes",
+    "copy_over_itself": "the two ranges overlap",
+    "fill_beyond_the_buffer": "fillBuffer:range:value:]: 8 bytes at 18446744073709551615 are not within",
+    "empty_buffer": None,
+    "endless_buffer": None,
+    "borrowing_unaligned_memory": None,
+    "constant_of_no_type": None,
+    "pipeline_of_nothing": None,
+}
+STDERR = {
+    "waiting_before_the_commit": "waitUntilCompleted]: the command buffer is not committed",
+    "empty_buffer": "newBufferWithLength:options:]: a buffer of 0 bytes",
+    "endless_buffer": "newBufferWithLength:options:]: a buffer of 1152921504606846976 bytes",
+    "borrowing_unaligned_memory": "the pointer is not aligned to a page",
+    "constant_of_no_type": "type 0 is none of a function constant",
+    "pipeline_of_nothing": "the function is nil",
+}
+
+
+@pytest.mark.parametrize("case", cases("misuse"))
+def test_misuse(program, case):
+    done = program("misuse", case, METALSIM_ABORT="0")
+    said, wanted = done.stdout.strip(), MISUSE[case]
+    assert done.returncode == 0, done.stderr
+    assert (wanted in said) if wanted else (said == "no error" and STDERR[case] in done.stderr)
+
+
+@pytest.mark.parametrize("case", [case for case in MISUSE if case != "nothing_wrong"])
+def test_misuse_ends_the_process_as_validation_does(program, case):
+    done = program("misuse", case)
+    assert done.returncode == -6 and (MISUSE[case] or STDERR[case]) in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name, value, wanted",
+    [
+        ("METALSIM_CHECK", "yes", "one of 0, 1"),
+        ("METALSIM_ORDER", "sideways", "one of fifo, lifo, random"),
+        ("METALSIM_COMMIT", "", "one of late, eager"),
+        ("METALSIM_SEED", "-1", "a whole number"),
+        ("METALSIM_THREADS", "0", "a whole number of at least 1"),
+    ],
+)
+def test_bad_settings(program, name, value, wanted):
+    done = program("work", "settings_and_records", **{name: value})
+    assert done.returncode == 2 and f"{name} must be {wanted}, not '{value}'" in done.stderr
+
+
+# ---- The headers.
+
+ENUMS = re.compile(r"^\s+((?:MTL|NS)\w+) = ([^,]+),$", re.M)
+HEADERS = framework.HERE / "include" / "Metal"
+
+
+def our_constants() -> dict[str, int]:
+    text = "\n".join(path.read_text() for path in sorted(HEADERS.glob("*.h")))
+    return {name: int(eval(value, {})) for name, value in ENUMS.findall(text)}
+
+
+@pytest.fixture(scope="module")
+def apples_metadata() -> str:
+    try:
+        return mac_check.metal_metadata().read_text()
+    except mac_check.NotAvailable as error:
+        pytest.skip(str(error))
+
+
+def test_enum_values_are_apples(apples_metadata):
+    """Every value that our headers give is the one that Apple's headers give."""
+    apples = dict(re.findall(r"\$?(MTL\w+)@(-?\d+)", apples_metadata))
+    ours = our_constants()
+    assert len(ours) > 80
+    unknown = {name for name in ours if name not in apples}
+    assert not unknown
+    assert ours == {name: int(apples[name]) for name in ours}
+
+
+def test_selectors_are_apples(apples_metadata):
+    """Every selector with arguments or blocks that the metadata lists for our protocols' names, in Apple's spelling."""
+    known = set(re.findall(r'b"([A-Za-z]\w*(?::\w*)*:?)"', apples_metadata))
+    text = "\n".join(path.read_text() for path in sorted(HEADERS.glob("*.h")))
+    flat = re.sub(r"\([^()]*(?:\([^()]*(?:\([^()]*\)[^()]*)*\)[^()]*)*\)", " ", re.sub(r"//[^\n]*|#[^\n]*", "", text))
+    selectors = {
+        "".join(re.findall(r"(\w+:)", method)) or method.split()[-1] for method in re.findall(r"^-([^;]*);", flat, re.M)
+    }
+    listed = selectors & known
+    assert {"setBytes:length:atIndex:", "newLibraryWithSource:options:error:"} <= selectors
+    assert len(listed) > 30, sorted(selectors - known)
