@@ -181,6 +181,31 @@ def test_operation_in_a_function_that_is_not_inlined_is_refused(function):
         metalsim.compile(f"{HEADER}{function}\n{kernel}\n")
 
 
+@pytest.mark.parametrize(
+    "function, what",
+    [
+        ("template <typename... A> uint f(A... a) { return (0u + ... + simd_sum(a)); }", "a pack expansion"),
+        ("uint g(uint x) { return simd_sum(x); } template <typename... A> uint f(A... a) { uint v[] = {g(a)...}; "
+         "return v[0]; }", "a pack expansion"),
+        ("uint f(uint x, uint y = simd_sum(1u)) { return x + y; }", "'simd_sum' in a default argument"),
+        ("struct S { uint x = simd_sum(1u); };", "'simd_sum' in a default argument or a member's initial value"),
+        ("void f() { while (uint x = simd_sum(1u)) {} }", "a declaration as the condition of a loop"),
+    ],
+)  # fmt: skip
+def test_one_place_for_several_calls_is_refused(function, what):
+    with pytest.raises(metalsim.SourceError, match=f"^<source>:3: {what}"):
+        metalsim.compile(f"{HEADER}{function}\nkernel void k(device uint* o) {{ o[0] = 1; }}\n")
+
+
+def test_lanes_beyond_the_columns_that_debug_information_keeps_are_reported():
+    filler = " ".join(["x += 1;"] * 10000)
+    body = f"uint x = 0; {filler} if (t % 2) x += simd_sum(1u); else x += simd_max(t); o[t] = x;"
+    parameters = "device uint* o, uint t [[thread_position_in_grid]]"
+    kernel = metalsim.compile(f"{HEADER}kernel void k({parameters}) {{ {body} }}\n").kernel("k")
+    with pytest.raises(metalsim.Fault, match="less than 65536 columns"):
+        kernel.dispatch(grid=32, threadgroup=32, buffers=[np.zeros(32, np.uint32)], checked=False)
+
+
 def test_without_a_symbolizer_lanes_that_parted_are_reported(monkeypatch):
     body = "if (t % 2) o[t] = simd_sum(1u); else o[t] = simd_max(t);"
     kernel = metalsim.compile(
@@ -188,7 +213,7 @@ def test_without_a_symbolizer_lanes_that_parted_are_reported(monkeypatch):
     ).kernel("k")
     kernel.library.image(checked=False)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(metalsim.Fault, match="need llvm-symbolizer to be put in order"):
+    with pytest.raises(metalsim.Fault, match="cannot be put in order: that needs llvm-symbolizer"):
         kernel.dispatch(grid=32, threadgroup=32, buffers=[np.zeros(32, np.uint32)], checked=False)
 
 

@@ -90,9 +90,9 @@ def contents(*folders: Path) -> str:
     return digest.hexdigest()
 
 
-def _shader_tools() -> str:
+def shader_tools() -> str:
     """Everything but the shader that a shader's build depends on."""
-    modules = ("build", "source", "tokens", "swizzle", "divergence", "inlining")
+    modules = ("build", "source", "language", "tokens", "swizzle", "divergence", "inlining")
     return contents(HERE / "shim", *(HERE / f"{name}.py" for name in modules))
 
 
@@ -146,7 +146,7 @@ def engine() -> Path:
 @cache
 def include_folder() -> Path:
     """Holds the generated swizzles and an empty file for each of Apple's headers."""
-    folder = CACHE / f"include-{_shader_tools()[:16]}"
+    folder = CACHE / f"include-{shader_tools()[:16]}"
     if not _used(folder):
         CACHE.mkdir(parents=True, exist_ok=True)
         part = Path(tempfile.mkdtemp(dir=CACHE))
@@ -191,7 +191,7 @@ def compile_shader(text: str, file: str, checked: bool) -> tuple[Path, Program]:
         # The engine is loaded first and provides what is missing here.
         run([CLANG, "-shared", str(object_file), "-o", str(out), "-lm"])
 
-    return cached("shader", ".so", f"{checked}\n{_shader_tools()}\n{text}", make), program
+    return cached("shader", ".so", f"{checked}\n{shader_tools()}\n{text}", make), program
 
 
 def intermediate_code(text: str) -> str:

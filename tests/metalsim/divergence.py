@@ -102,6 +102,37 @@ class Meetings:
             end = closing(self.tokens, end) + 1 if self.tokens[end].text in ("(", "[", "[[") else end + 1
         return (end, closing(self.tokens, end)) if self.tokens[end].text == "{" else None
 
+    def refuse(self) -> None:
+        """Where one place in the text stands for several calls, lanes that part cannot be told apart."""
+        for i, token in enumerate(self.tokens):
+            if token.text == "..." and self.bodies[i]:
+                open_ = self._enclosing(i)
+                if self.may_meet(open_, closing(self.tokens, open_)):
+                    raise token.error("a pack expansion over simdgroup operations is not supported by metalsim")
+            if self._meets(token) and not self.bodies[i] and self._is_initial_value(i):
+                raise token.error(f"'{token.text}' in a default argument or a member's initial value is not supported")
+
+    def _enclosing(self, at: int) -> int:
+        """The bracket that opens the innermost group round a token."""
+        depth = 0
+        while at > 0:
+            at -= 1
+            text = self.tokens[at].text
+            depth += {")": 1, "]": 1, "}": 1, "]]": 2, "(": -1, "[": -1, "{": -1, "[[": -2}.get(text, 0)
+            if depth < 0:
+                break
+        return at
+
+    def _is_initial_value(self, at: int) -> bool:
+        """Outside of functions: whether the name is called after a `=` of the same declaration."""
+        if self.tokens[at + 1].text != "(":
+            return False
+        while at > 0 and self.tokens[at].text not in (";", "{", "}", ","):
+            if self.tokens[at].text == "=":
+                return True
+            at -= 1
+        return False
+
     # ---- loops
 
     def edits(self) -> list[tuple[int, int, str]]:

@@ -4,65 +4,11 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass, field
 from itertools import accumulate
+from pathlib import Path
 
 from .divergence import LateCall, Meetings
+from .language import BINDINGS, FORBIDDEN, HARMLESS, POSITIONS, UNSUPPORTED
 from .tokens import SourceError, Token, closing, split_commas, tokenize
-
-# Positions and sizes that a kernel may ask for.
-POSITIONS = {
-    "thread_position_in_grid",
-    "thread_position_in_threadgroup",
-    "threadgroup_position_in_grid",
-    "threads_per_threadgroup",
-    "dispatch_threads_per_threadgroup",
-    "threadgroups_per_grid",
-    "threads_per_grid",
-    "grid_size",
-    "grid_origin",
-    "thread_index_in_threadgroup",
-    "thread_index_in_simdgroup",
-    "thread_index_in_quadgroup",
-    "simdgroup_index_in_threadgroup",
-    "quadgroup_index_in_threadgroup",
-    "simdgroups_per_threadgroup",
-    "quadgroups_per_threadgroup",
-    "dispatch_simdgroups_per_threadgroup",
-    "threads_per_simdgroup",
-    "thread_execution_width",
-}
-# Attributes that bind or rename, and those without an effect here.
-BINDINGS = {"buffer", "threadgroup", "function_constant", "host_name", "kernel"}
-HARMLESS = {
-    "max_total_threads_per_threadgroup",
-    "maybe_unused",
-    "nodiscard",
-    "fallthrough",
-    "unused",
-    "unroll",
-    "clang",
-}
-
-# What Metal itself does not have.
-FORBIDDEN = {
-    "double": "Metal has no double",
-    "new": "Metal has no operator new",
-    "delete": "Metal has no operator delete",
-    "throw": "Metal has no exceptions",
-    "try": "Metal has no exceptions",
-    "catch": "Metal has no exceptions",
-    "virtual": "Metal has no virtual functions",
-    "dynamic_cast": "Metal has no dynamic_cast",
-    "typeid": "Metal has no typeid",
-    "goto": "Metal has no goto",
-    "thread_local": "Metal has no thread_local",
-    "asm": "Metal has no inline assembly",
-}
-# What Metal has but metalsim does not run.
-UNSUPPORTED = re.compile(
-    r"(texture\dd\w*|texturecube\w*|texture_buffer|depth\dd\w*|sampler|visible_function_table|imageblock\w*|"
-    r"intersection_function_table|acceleration_structure|command_buffer|render_command|patch_control_point|"
-    r"tensor|cooperative_tensor)"
-)
 
 _SCALAR = re.compile(r"u?(char|short|int|long)|u?int\d+_t|bool|float|void|size_t|ptrdiff_t")
 # What may stand before a parenthesis in the head of a class.
@@ -145,6 +91,7 @@ class Pass:
     def _let_lanes_meet(self) -> str:
         self._casts()
         meetings = Meetings(self.tokens, self.function_bodies)
+        meetings.refuse()
         self.edits += meetings.edits()
         return self._apply() + self._late_table(meetings.late_calls())
 
@@ -184,7 +131,7 @@ class Pass:
             return at - text.rfind("\n", 0, at)
 
         rows = {
-            (c.start.file, c.start.line, column(c.start)): (c.end.line, column(c.end))
+            (Path(c.start.file).name, c.start.line, column(c.start)): (c.end.line, column(c.end))
             for c in sorted(calls, key=lambda c: c.end.start)  # the latest place wins
         }
         entries = ", ".join(f'{{"{f}", {line}, {col}, {l2}, {c2}}}' for (f, line, col), (l2, c2) in rows.items())

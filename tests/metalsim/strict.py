@@ -277,7 +277,7 @@ def strict(
             _refuse_recursion(program.text, file)
         out.touch()
 
-    key = build.contents(build.HERE / "strict", build.HERE / "shim", *build.HERE.glob("s*.py"), build.HERE / "build.py")
+    key = build.shader_tools() + build.contents(build.HERE / "strict", build.HERE / "strict.py")
     build.cached("strict", ".ok", f"{key}\n{recursion}\n{text}", check)
 
 

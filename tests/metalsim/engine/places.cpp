@@ -44,7 +44,7 @@ static Chain read_chain(FILE* answer, const LateCalls* late) {
     size_t column = frame.rfind(':'), line = column == std::string::npos ? column : frame.rfind(':', column - 1);
     if (line == std::string::npos) return {};
     unsigned l = atoi(&frame[line + 1]), c = atoi(&frame[column + 1]);
-    if (l == 0) return {};
+    if (l == 0 || c == 0) return {};  // columns above 65535 are not kept
     chain.insert(chain.begin(), site_of(late, frame.substr(0, line), l, c));
   }
   return chain;
@@ -98,7 +98,8 @@ static const Chain* known_chain(uintptr_t address) {
 static const Chain& chain_of(uintptr_t address) {
   if (const Chain* chain = known_chain(address)) return *chain;
   fail("divergent simdgroup operation",
-       "lanes of one simdgroup wait at different places, which need llvm-symbolizer to be put in order",
+       "lanes of one simdgroup wait at places that cannot be put in order: that needs llvm-symbolizer, and lines of "
+       "less than 65536 columns",
        (const void*)address);
 }
 

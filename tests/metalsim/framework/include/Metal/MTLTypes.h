@@ -1,7 +1,8 @@
 #pragma once
 #import <Foundation/Foundation.h>
 
-@protocol MTLDevice, MTLLibrary, MTLFunction, MTLComputePipelineState, MTLCommandQueue, MTLCommandBuffer, MTLBuffer,
+@protocol MTLDevice
+, MTLLibrary, MTLFunction, MTLComputePipelineState, MTLCommandQueue, MTLCommandBuffer, MTLBuffer,
     MTLComputeCommandEncoder, MTLBlitCommandEncoder, MTLEvent, MTLSharedEvent;
 
 typedef struct {

@@ -2,11 +2,11 @@
 // tests/test_metalsim_framework.py.
 #pragma once
 #import <Foundation/Foundation.h>
-#import <Metal/MTLTypes.h>
 #import <Metal/MTLBuffer.h>
-#import <Metal/MTLLibrary.h>
-#import <Metal/MTLComputePipeline.h>
-#import <Metal/MTLEvent.h>
 #import <Metal/MTLCommandBuffer.h>
 #import <Metal/MTLCommandEncoder.h>
+#import <Metal/MTLComputePipeline.h>
 #import <Metal/MTLDevice.h>
+#import <Metal/MTLEvent.h>
+#import <Metal/MTLLibrary.h>
+#import <Metal/MTLTypes.h>
