@@ -1,5 +1,6 @@
 """The simulated `mps` device: torch's own behaviour on it, against the CPU; skipped where a real one is there."""
 
+import gc
 import io
 import os
 import subprocess
@@ -436,6 +437,57 @@ def test_errors_that_kernels_report():
     library.check(torch.tensor([1, -7], dtype=torch.int32, device="mps"), error_buf_idx=1)
     with pytest.raises(RuntimeError, match="negative value -7 found"):
         torch.mps.synchronize()
+
+
+ORDER = """#include <metal_stdlib>
+kernel void order(device metal::atomic_uint* count, device uint* places, uint i [[thread_position_in_grid]]) {
+  places[metal::atomic_fetch_add_explicit(count, 1u, metal::memory_order_relaxed)] = i;
+}"""
+
+
+def test_settings_choose_the_order():
+    library = torch.mps.compile_shader(ORDER)
+
+    def run(**settings) -> list[int]:
+        count, places = (torch.zeros(n, dtype=torch.int32, device="mps") for n in (1, 8))
+        with metalsim.settings(**settings):
+            library.order(count, places, threads=8)
+        return places.tolist()
+
+    for check in (True, False):
+        assert run(check=check, order="fifo") == list(range(8))
+        assert run(check=check, order="lifo") == list(range(7, -1, -1))
+        shuffled = {seed: run(check=check, order="random", seed=seed) for seed in range(5)}
+        assert all(sorted(places) == list(range(8)) for places in shuffled.values())
+        assert len({tuple(places) for places in shuffled.values()}) > 1
+        assert run(check=check, order="random", seed=3) == shuffled[3]
+
+
+def test_nothing_leaks():
+    def work() -> None:
+        source = "kernel void fill(device int* x, uint i [[thread_position_in_grid]]) { x[i] = 3; }"
+        library = torch.mps.compile_shader(source)
+        x = torch.empty(8, dtype=torch.int32, device="mps")
+        library.fill(x)
+        event = torch.mps.Event(enable_timing=True)
+        event.record()
+        library.fill(x)
+        event.synchronize()
+        with pytest.raises(SyntaxError):
+            torch.mps.compile_shader("nonsense")
+        with pytest.raises(AttributeError):
+            library.other  # noqa: B018
+        assert x.add(1).tolist() == [4] * 8
+
+    work()
+    torch.mps.synchronize()
+    gc.collect()
+    before = metalsim.live_objects()
+    for _ in range(3):
+        work()
+    torch.mps.synchronize()
+    gc.collect()
+    assert metalsim.live_objects() == before
 
 
 @pytest.mark.slow

@@ -125,8 +125,9 @@ class Meetings:
 
     def _is_initial_value(self, at: int) -> bool:
         """Outside of functions: whether the name is called after a `=` of the same declaration."""
-        if self.tokens[at + 1].text != "(":
-            return False
+        before = self.tokens[at - 1]
+        if self.tokens[at + 1].text != "(" or before.kind == "name" or before.text == ">":
+            return False  # no call, or the name is being declared
         while at > 0 and self.tokens[at].text not in (";", "{", "}", ","):
             if self.tokens[at].text == "=":
                 return True
