@@ -143,13 +143,14 @@ METALSIM_INLINE void simdgroup_multiply_accumulate(METALSIM_THREAD simdgroup_mat
   a.line(true, matrix_row(lane), left);
   b.line(false, column, right0);
   b.line(false, column + 1, right1);
-  float sum0 = (float)c.own[0], sum1 = (float)c.own[1];
-  for (int k = 0; k < 8; k++) {
-    sum0 += left[k] * right0[k];
-    sum1 += left[k] * right1[k];
+  // Four sums at a time, which a processor runs side by side.
+  float sums0[4], sums1[4];
+  for (int k = 0; k < 4; k++) {
+    sums0[k] = left[k] * right0[k] + left[k + 4] * right0[k + 4];
+    sums1[k] = left[k] * right1[k] + left[k + 4] * right1[k + 4];
   }
-  d.own[0] = (TD)sum0;
-  d.own[1] = (TD)sum1;
+  d.own[0] = (TD)((float)c.own[0] + ((sums0[0] + sums0[2]) + (sums0[1] + sums0[3])));
+  d.own[1] = (TD)((float)c.own[1] + ((sums1[0] + sums1[2]) + (sums1[1] + sums1[3])));
   d.has_tile = false;
 }
 template <class TD, class TA, class TB>
