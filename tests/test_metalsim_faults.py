@@ -227,3 +227,24 @@ def test_tiled_product_is_clean_in_100_orders():
 def test_unsupported_source_names_construct_file_and_line(body, what):
     with pytest.raises(metalsim.SourceError, match=f"^<source>:4: .*{what}"):
         shader(body)
+
+
+CONSTANTS = """
+constant int kGiven [[function_constant(0)]];
+constant int kOptional [[function_constant(1)]];
+constant bool kHas = is_function_constant_defined(kOptional) && kOptional > 0;
+kernel void f(device int* x) { x[0] = kGiven + (kHas ? kOptional : 100); }
+"""
+
+
+def test_function_constants_without_a_value():
+    """Reading one is a fault; asking whether it has one is not."""
+    kernel = metalsim.compile(CONSTANTS).kernel
+    x = np.zeros(1, np.int32)
+    kernel("f", {"kGiven": 5}).dispatch(grid=1, threadgroup=1, buffers=[x])
+    assert x[0] == 105
+    kernel("f", {0: 5, 1: 3}).dispatch(grid=1, threadgroup=1, buffers=[x])
+    assert x[0] == 8
+    with pytest.raises(metalsim.Fault, match="undefined function constant: reads 'kGiven'") as caught:
+        kernel("f").dispatch(grid=1, threadgroup=1, buffers=[x])
+    assert caught.value.line == 5

@@ -87,6 +87,7 @@ class _Request(ctypes.Structure):
         ("seed", ctypes.c_uint64),
         ("image_begin", ctypes.c_void_p),
         ("image_end", ctypes.c_void_p),
+        ("constants", ctypes.c_void_p),
     ]
 
 
@@ -305,6 +306,7 @@ class Kernel:
         request.grid, request.group = threads, size
         request.workers = workers or os.cpu_count() or 1
         request.image_begin, request.image_end = image.begin, image.end
+        request.constants = image.handle.metalsim_constants()
         for index, length in enumerate(threadgroup_memory):
             request.threadgroup_bytes[index] = length
         kept = self._bind(request, buffers, bytes or {})

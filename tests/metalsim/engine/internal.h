@@ -64,6 +64,16 @@ struct Fault {
   char file[256];
   int32_t line;
 };
+// A shader's list of its function constants (launch.h's RegisterConstant); those derived from others have no name.
+struct FunctionConstant {
+  int index;
+  const char* name;
+  char* value;
+  unsigned size;
+  bool* defined;
+  void (*derive)();
+  FunctionConstant* next;
+};
 struct Request {
   void (*kernel)();
   BufferBinding buffers[kMaxBuffers];
@@ -72,6 +82,7 @@ struct Request {
   uint32_t checked, order, workers;
   uint64_t seed;
   char *image_begin, *image_end;
+  const FunctionConstant* constants;
 };
 
 struct MemoryChecks;

@@ -159,13 +159,20 @@ static void device_access(Worker& w, const char* address, size_t n, Access acces
   check_order(cells, n, access, kDeviceSpace, where, pc);
 }
 
+// The shader's own variables. A function constant without a value holds nothing in Metal.
+static void image_access(const Request& request, const char* address, const void* pc) {
+  for (const FunctionConstant* c = request.constants; c; c = c->next)
+    if (c->name && !*c->defined && address >= c->value && address < c->value + c->size)
+      fail("undefined function constant", std::string("reads '") + c->name + "', which was given no value", pc);
+}
+
 static void check(const void* pointer, size_t n, Access access, unsigned alignment, const void* pc) {
   // A library's constructors are instrumented too.
   if (!worker || !worker->checks) return;
   Worker& w = *worker;
   const char* address = (const char*)pointer;
   if ((size_t)(address - w.stacks) < kStackBytes * kMaxThreads) return;
-  if (address >= w.request->image_begin && address < w.request->image_end) return;
+  if (address >= w.request->image_begin && address < w.request->image_end) return image_access(*w.request, address, pc);
   if (n == 0) return;
   // Thread positions, the launch, and exchanged values are the engine's own.
   if ((size_t)(address - (const char*)&w) < sizeof(Worker)) return;

@@ -87,20 +87,11 @@ struct KernelRecord {
   void (*run)();
   KernelRecord* next;
 };
-struct ConstantRecord {
-  int index;
-  const char* name;
-  void* value;
-  unsigned size;
-  bool* defined;
-  void (*derive)();
-  ConstantRecord* next;
-};
-
 struct Image {
   std::string path, shim;
   std::map<std::string, void (*)()> kernels;
-  std::vector<ConstantRecord*> constants;
+  const FunctionConstant* first_constant;
+  std::vector<const FunctionConstant*> constants;  // those with a name
   void (*derive)();
   char *begin, *end;
 };
@@ -118,7 +109,8 @@ static std::unique_ptr<Image> load(const std::string& engine, const std::string&
   image->path = path;
   for (auto* r = ((KernelRecord * (*)()) symbol("metalsim_kernels"))(); r; r = r->next)
     image->kernels[r->name] = r->run;
-  for (auto* r = ((ConstantRecord * (*)()) symbol("metalsim_constants"))(); r; r = r->next)
+  image->first_constant = ((FunctionConstant * (*)()) symbol("metalsim_constants"))();
+  for (const FunctionConstant* r = image->first_constant; r; r = r->next)
     if (r->name) image->constants.push_back(r);
   image->derive = (void (*)())symbol("metalsim_derive");
   image->begin = ((char* (*)())symbol("metalsim_image_begin"))();
@@ -163,7 +155,7 @@ static const char* python() {
 Program::Program(std::string source, std::vector<std::string> defines)
     : source_(std::move(source)), defines_(std::move(defines)) {
   Image& built = image(settings().check);
-  for (ConstantRecord* r : built.constants) constants_.push_back({r->index, r->name, r->size});
+  for (const FunctionConstant* r : built.constants) constants_.push_back({r->index, r->name, r->size});
 }
 Program::~Program() = default;
 
@@ -234,7 +226,7 @@ static void record(const Dispatch& dispatch, const Request& request, const Count
 // ---- Dispatches.
 
 static void set_constants(const Image& image, const std::vector<ConstantValue>& values) {
-  for (ConstantRecord* r : image.constants) {
+  for (const FunctionConstant* r : image.constants) {
     auto given = std::find_if(values.begin(), values.end(), [&](const ConstantValue& v) {
       return v.index >= 0 ? v.index == r->index : v.name == r->name;
     });
@@ -278,6 +270,7 @@ static Request request_for(const Dispatch& dispatch, const metalsim_settings& ch
   request.seed = chosen.seed;
   request.image_begin = image.begin;
   request.image_end = image.end;
+  request.constants = image.first_constant;
   return request;
 }
 

@@ -17,7 +17,7 @@ struct KernelParameter {
   int index;
   bool constant, read_only, conditional;
 };
-struct FunctionConstant {
+struct ConstantInfo {
   int index;
   std::string name;
   unsigned size;
@@ -38,7 +38,7 @@ class Program {
   Program(std::string source, std::vector<std::string> defines);
   ~Program();
   const std::map<std::string, std::vector<KernelParameter>>& kernels() const { return kernels_; }
-  const std::vector<FunctionConstant>& constants() const { return constants_; }
+  const std::vector<ConstantInfo>& constants() const { return constants_; }
   Image& image(bool checked);
 
  private:
@@ -47,7 +47,7 @@ class Program {
   std::mutex mutex_;
   std::unique_ptr<Image> images_[2];
   std::map<std::string, std::vector<KernelParameter>> kernels_;
-  std::vector<FunctionConstant> constants_;
+  std::vector<ConstantInfo> constants_;
 };
 
 struct BoundBuffer {

@@ -213,7 +213,7 @@ using Values = std::vector<ConstantValue>;
 // A value of another size than the constant's is a value of another type.
 - (std::string)mismatchIn:(const Values&)values {
   for (const ConstantValue& value : values)
-    for (const FunctionConstant& constant : (*_program)->constants()) {
+    for (const ConstantInfo& constant : (*_program)->constants()) {
       bool meant = value.index >= 0 ? value.index == constant.index : value.name == constant.name;
       if (meant && value.bytes.size() != constant.size)
         return "function constant '" + constant.name + "' has " + std::to_string(constant.size) +
