@@ -146,9 +146,16 @@ CASE(enqueue_fixes_the_order) {
   CHECK(first.status == MTLCommandBufferStatusEnqueued);
   encode(second, twice, buffer, 8);
   [second commit];
+  // The one that is ahead holds up the other until it is committed.
+  std::thread waiter([=] {
+    @autoreleasepool {
+      [second waitUntilCompleted];
+    }
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
   encode(first, add_one, buffer, 8);
   [first commit];
-  [second waitUntilCompleted];
+  waiter.join();
   CHECK(*(const int*)[buffer contents] == 2);  // (0 + 1) * 2
 }
 
