@@ -1,8 +1,8 @@
 """The Mac check passes our code and notices what a Mac would refuse. All of it is compiled, none of it runs."""
 
 import pytest
+from conftest import missing
 
-from tests.conftest import missing
 from tests.metalsim import mac_check
 
 pytestmark = pytest.mark.slow

@@ -6,9 +6,9 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
+from conftest import missing
 
 from tests import metalsim
-from tests.conftest import missing
 from tests.metalsim import build
 
 SOURCE = "#include <metal_stdlib>\nkernel void k(device float* o) { o[0] = 1; }\n"

@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from conftest import missing
 
 from tests import metalsim
-from tests.conftest import missing
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 

@@ -3,6 +3,7 @@
 import gc
 import io
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -10,9 +11,9 @@ import threading
 import pytest
 import torch
 import torch.nn.functional as F
+from conftest import ROOT
 
 from tests import metalsim
-from tests.conftest import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -563,6 +564,13 @@ def run(code: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env={**os.environ, **environment}, capture_output=True, text=True
     )
+
+
+def test_the_program_of_the_readme():
+    text = (ROOT / "tests" / "metalsim" / "README.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.S)
+    done = run(program + "\nassert x.device.type == 'mps'")
+    assert done.returncode == 0 and "device='mps:0'" in done.stdout, done.stderr
 
 
 def test_install_twice_and_after_torch_was_asked():

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conftest import missing
 
 from tests import metalsim
-from tests.conftest import missing
 from tests.simt import Generator, Program
 
 ORDERS = ["fifo", "lifo", "random"]

@@ -5,8 +5,8 @@ import re
 import subprocess
 
 import pytest
+from conftest import missing
 
-from tests.conftest import missing
 from tests.metalsim import NotInstalledError, build, framework, mac_check
 
 TESTS = framework.HERE / "tests"

@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from conftest import missing
 
 from tests import metalsim
-from tests.conftest import missing
 
 HEADER = "#include <metal_stdlib>\nusing namespace metal;\n"
 INDEX = "uint i [[thread_position_in_grid]]"

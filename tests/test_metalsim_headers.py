@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from conftest import missing
 from torch import special
 
 from tests import metalsim
-from tests.conftest import missing
 
 INCLUDE = Path(torch.__file__).parent / "include"
 PRELUDE = "#include <metal_stdlib>\n#include <c10/metal/{}.h>\nusing namespace metal;\n"

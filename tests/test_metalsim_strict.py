@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import missing
 
 from tests import metalsim
-from tests.conftest import missing
 
 SHADERS = Path(metalsim.__file__).parent / "shaders"
 TORCH = Path(torch.__file__).parent / "include"

@@ -55,5 +55,5 @@ def test_command(folder, command):
 
 def test_makefile_has_the_targets_that_are_named():
     makefile = (ROOT / "Makefile").read_text()
-    for target in set(re.findall(r"`?make (\w+)", README)):
+    for target in set(re.findall(r"`?make ([\w-]+)", README)):
         assert re.search(rf"^{target}:", makefile, re.M), target
