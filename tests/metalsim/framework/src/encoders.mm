@@ -17,7 +17,13 @@ std::string plural(NSUInteger n, const char* what) { return std::to_string(n) + 
 std::string sizes(MTLSize s) {
   return "(" + std::to_string(s.width) + ", " + std::to_string(s.height) + ", " + std::to_string(s.depth) + ")";
 }
-NSUInteger product(MTLSize s) { return s.width * s.height * s.depth; }
+bool empty(MTLSize s) { return !s.width || !s.height || !s.depth; }
+bool above(MTLSize s, NSUInteger limit) { return s.width > limit || s.height > limit || s.depth > limit; }
+// As many as there are, or as many as can be counted.
+NSUInteger times(NSUInteger a, NSUInteger b) {
+  NSUInteger product;
+  return __builtin_mul_overflow(a, b, &product) ? ~NSUInteger{0} : product;
+}
 
 }  // namespace
 
@@ -168,12 +174,11 @@ struct EncoderState {
 }
 - (std::string)problemOfGrid:(MTLSize)grid threads:(MTLSize)threads {
   if (!_state->pipeline) return "no pipeline is set";
-  if (!product(threads)) return "a threadgroup of " + sizes(threads) + " threads is empty";
-  if (threads.width > kMaxThreads || threads.height > kMaxThreads || product(threads) > kMaxThreads)
+  if (empty(threads)) return "a threadgroup of " + sizes(threads) + " threads is empty";
+  if (above(threads, kMaxThreads) || threads.width * threads.height * threads.depth > kMaxThreads)
     return "a threadgroup of " + sizes(threads) + " threads has more than the pipeline's 1024";
-  if (!product(grid)) return "a grid of " + sizes(grid) + " is empty";
-  for (NSUInteger extent : {grid.width, grid.height, grid.depth})
-    if (extent > UINT32_MAX) return "a grid of " + sizes(grid) + " threads has more than 32 bits count";
+  if (empty(grid)) return "a grid of " + sizes(grid) + " is empty";
+  if (above(grid, UINT32_MAX)) return "a grid of " + sizes(grid) + " threads has more than 32 bits count";
   return [self problemOfBindings];
 }
 - (void)dispatchGrid:(MTLSize)grid threads:(MTLSize)threads selector:(const char*)selector {
@@ -204,8 +209,8 @@ struct EncoderState {
   [_state->buffer encode:[dispatch, resources, inlined] { return run(dispatch); }];
 }
 - (void)dispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)threads {
-  MTLSize grid =
-      MTLSizeMake(groups.width * threads.width, groups.height * threads.height, groups.depth * threads.depth);
+  MTLSize grid = MTLSizeMake(times(groups.width, threads.width), times(groups.height, threads.height),
+                             times(groups.depth, threads.depth));
   [self dispatchGrid:grid threads:threads selector:"dispatchThreadgroups:threadsPerThreadgroup:"];
 }
 - (void)dispatchThreads:(MTLSize)grid threadsPerThreadgroup:(MTLSize)threads {

@@ -52,6 +52,9 @@ kernel void twice(device int* x [[buffer(0)]], uint i [[thread_position_in_grid]
 kernel void beyond(device int* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
   x[i + 1] = 1;
 }
+kernel void beyond_in_a_vector(device packed_int4* v [[buffer(0)]], uint i [[thread_position_in_grid]]) {
+  v[i][1] = 1;
+}
 )";
 
 inline id<MTLDevice> device() {

@@ -96,6 +96,12 @@ CASE(endless_grid) {
   bind_and_dispatch(size(1ul << 33), size(8));
   end_and_show();
 }
+CASE(so_many_threadgroups_that_the_product_wraps) {
+  [encoder setComputePipelineState:pipeline];
+  [encoder setBuffer:buffer offset:0 atIndex:0];
+  [encoder dispatchThreadgroups:size(1ul << 61) threadsPerThreadgroup:size(8)];
+  end_and_show();
+}
 CASE(no_pipeline) {
   [encoder setBuffer:buffer offset:0 atIndex:0];
   [encoder dispatchThreads:size(8) threadsPerThreadgroup:size(8)];

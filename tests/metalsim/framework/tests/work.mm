@@ -214,7 +214,7 @@ CASE(macros_reach_the_shader) {
 
 CASE(functions_that_are_not_there) {
   id<MTLLibrary> library = new_shader_library();
-  CHECK(library.functionNames.count == 4);
+  CHECK(library.functionNames.count == 5);
   CHECK(![library newFunctionWithName:@"absent"]);
   MTLFunctionConstantValues* values = [[MTLFunctionConstantValues alloc] init];
   NSError* error = nil;
@@ -251,6 +251,17 @@ CASE(a_fault_fails_its_command_buffer_only) {
   [next commit];
   [next waitUntilCompleted];
   CHECK(next.status == MTLCommandBufferStatusCompleted && *(const int*)[buffer contents] == before + 1);
+}
+
+// The access itself is in metal_stdlib.
+CASE(a_fault_is_placed_in_the_shader) {
+  id<MTLComputePipelineState> beyond = new_pipeline_of(@"beyond_in_a_vector");
+  id<MTLBuffer> buffer = [device() newBufferWithLength:32 options:0];
+  id<MTLCommandBuffer> commands = [[device() newCommandQueue] commandBuffer];
+  encode(commands, beyond, buffer, 8);
+  [commands commit];
+  [commands waitUntilCompleted];
+  CHECK_CONTAINS(commands.error.localizedDescription, "<source>:20");
 }
 
 CASE(copies_and_fills) {
