@@ -90,6 +90,7 @@ MISUSE = {
     "threadgroup_memory_above_the_limit": "32784 bytes, more than the device's 32768",
     "threadgroup_memory_above_the_limit_in_all": "32784 bytes of threadgroup memory, more than the device's 32768",
     "too_many_threads": "a threadgroup of (32, 33, 1) threads has more than the pipeline's 1024",
+    "more_threads_than_the_kernel_takes": "a threadgroup of (65, 1, 1) threads has more than the pipeline's 64",
     "so_many_threads_that_the_product_wraps": "1) threads has more than the pipeline's 1024",
     "empty_threadgroup": "a threadgroup of (8, 0, 1) threads is empty",
     "empty_grid": "a grid of (0, 1, 1) is empty",

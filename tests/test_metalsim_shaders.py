@@ -211,3 +211,22 @@ def test_tiled_product(checked, order):
     if checked:
         assert counters.buffers[0].read_distinct == a.nbytes and counters.buffers[0].read_issued == 3 * a.nbytes
         assert counters.buffers[2].written_issued == counters.buffers[2].written_distinct == out.nbytes
+
+
+LIMITED = """
+[[kernel, max_total_threads_per_threadgroup(32)]] void inside(device int* x, uint i [[thread_position_in_grid]]) { x[i] = 1; }
+[[max_total_threads_per_threadgroup(48)]] [[kernel]] void before(device int* x, uint i [[thread_position_in_grid]]) { x[i] = 1; }
+kernel [[max_total_threads_per_threadgroup(16 * 4)]] void after(device int* x, uint i [[thread_position_in_grid]]) { x[i] = 1; }
+template <int N> [[max_total_threads_per_threadgroup(N * 32)]] kernel void by(device int* x, uint i [[thread_position_in_grid]]) { x[i] = N; }
+template [[host_name("by_2")]] kernel void by<2>(device int* x, uint i);
+"""  # noqa: E501
+
+
+@pytest.mark.parametrize("name, most", [("inside", 32), ("before", 48), ("after", 64), ("by_2", 1024)])
+def test_threads_of_a_threadgroup_are_limited(name, most):
+    kernel = metalsim.compile(LIMITED).kernel(name)
+    x = np.zeros(most, np.int32)
+    kernel.dispatch(grid=most, threadgroup=most, buffers=[x])
+    assert x.all()
+    with pytest.raises(ValueError, match=f"more than the kernel's {most} threads"):
+        kernel.dispatch(grid=most, threadgroup=most + 1, buffers=[x])

@@ -31,7 +31,7 @@ def main() -> int:
         return 1
     rows = [("engine", build.engine()), ("shim", HERE / "shim"), ("image", path)]
     for kernel in program.kernels.values():
-        rows.append(("kernel", kernel.name))
+        rows += [("kernel", kernel.name), ("threads", kernel.max_threads)]
         for p in kernel.parameters:
             flags = (int(flag) for flag in (p.constant, p.read_only, p.conditional))
             rows.append(("parameter", p.kind, p.index, *flags))

@@ -2,6 +2,8 @@
 
 import re
 
+MAX_THREADS = 1024  # of a threadgroup, on every Apple GPU
+
 # Positions and sizes that a kernel may ask for.
 POSITIONS = {
     "thread_position_in_grid",

@@ -18,7 +18,6 @@ from .source import KernelInfo
 
 MAX_BUFFERS = 31
 THREADGROUP_LIMIT = 32768
-MAX_THREADS = 1024
 ORDERS = {"fifo": 0, "lifo": 1, "random": 2}
 
 
@@ -294,8 +293,8 @@ class Kernel:
         if (grid is None) == (groups is None):
             raise ValueError("give either grid (threads) or groups (threadgroups)")
         size = _three(threadgroup)
-        if size[0] * size[1] * size[2] > MAX_THREADS:
-            raise ValueError(f"more than {MAX_THREADS} threads in a threadgroup")
+        if size[0] * size[1] * size[2] > self.info.max_threads:
+            raise ValueError(f"a threadgroup of {size} has more than the kernel's {self.info.max_threads} threads")
         if sum(threadgroup_memory) > THREADGROUP_LIMIT:
             raise ValueError(f"more than {THREADGROUP_LIMIT} bytes of threadgroup memory")
         threads = (

@@ -7,9 +7,10 @@ from itertools import accumulate
 from pathlib import Path
 
 from .divergence import LateCall, Meetings
-from .language import BINDINGS, FORBIDDEN, HARMLESS, POSITIONS, UNSUPPORTED
+from .language import BINDINGS, FORBIDDEN, HARMLESS, MAX_THREADS, POSITIONS, UNSUPPORTED
 from .tokens import SourceError, Token, closing, split_commas, tokenize
 
+_NUMBER = r"[\d\s+*()-]+"
 _SCALAR = re.compile(r"u?(char|short|int|long)|u?int\d+_t|bool|float|void|size_t|ptrdiff_t")
 # What may stand before a parenthesis in the head of a class.
 _NO_FUNCTIONS = {"alignas", "__attribute__", "decltype", "packed", "aligned", "__declspec"}
@@ -34,6 +35,7 @@ class KernelInfo:
     parameters: list[Parameter]
     file: str
     line: int
+    max_threads: int = MAX_THREADS  # of a threadgroup; [[max_total_threads_per_threadgroup(n)]] lowers it
 
 
 @dataclass
@@ -50,6 +52,7 @@ class Definition:
     parameters: list[Parameter]
     token: Token
     end: int
+    max_threads: int
 
 
 class Pass:
@@ -288,6 +291,7 @@ class Pass:
             if attribute or (token.text == "kernel" and token.kind == "name"):
                 start, host = self._head(i)
                 if attribute:
+                    self._limit_threads(i)
                     self.consumed.add(i)
                     self._blank(i, closing(self.tokens, i))
                     i = closing(self.tokens, i)
@@ -300,10 +304,12 @@ class Pass:
         """What stands before `kernel`: 'template' for an instantiation, '<' for a template, and the host name."""
         host = None
         at -= 1
+        self.max_threads = MAX_THREADS
         while at >= 0 and self.tokens[at].text == "]]":
             start = at
             while self.tokens[start].text != "[[":
                 start -= 1
+            self._limit_threads(start)
             names = self._attribute(start, "host_name")
             if names is not None:
                 host = "".join(t.text[1:-1] for t in names if t.kind == "string")
@@ -312,8 +318,15 @@ class Pass:
             at = start - 1
         return (self.tokens[at].text if at >= 0 else ""), host
 
+    def _limit_threads(self, at: int) -> None:
+        given = self._attribute(at, "max_total_threads_per_threadgroup")
+        text = self._source(given or [])
+        if re.fullmatch(_NUMBER, text):  # one that depends on a template's parameters is left alone
+            self.max_threads = min(self._index(given), MAX_THREADS)
+
     def _kernel(self, at: int, before: str, host: str | None) -> int:
         while self.tokens[at].text == "[[":
+            self._limit_threads(at)
             names = self._attribute(at, "host_name")
             if names is not None:
                 host = "".join(t.text[1:-1] for t in names if t.kind == "string")
@@ -334,7 +347,7 @@ class Pass:
             return close
         end = closing(self.tokens, close + 1)
         parameters = [self._parameter(p) for p in self._parameters(open_, close)]
-        definition = Definition([s for s, _ in parameters], [p for _, p in parameters], name, end)
+        definition = Definition([s for s, _ in parameters], [p for _, p in parameters], name, end, self.max_threads)
         self._number_buffers(definition)
         self.definitions.setdefault(name.text, []).append(definition)
         if before != ">":
@@ -388,7 +401,7 @@ class Pass:
         if not tokens:
             return -1
         text = self._source(tokens)
-        if not re.fullmatch(r"[\d\s+*()-]+", text):
+        if not re.fullmatch(_NUMBER, text):
             raise tokens[0].error(f"the index '{text}' is no number")
         return int(eval(text, {"__builtins__": {}}))
 
@@ -446,7 +459,9 @@ class Pass:
         if host in self.program.kernels:
             raise definition.token.error(f"two kernels are called '{host}'")
         token = definition.token
-        self.program.kernels[host] = KernelInfo(host, definition.parameters, token.file, token.line)
+        self.program.kernels[host] = KernelInfo(
+            host, definition.parameters, token.file, token.line, definition.max_threads
+        )
         number = len(self.program.kernels)
         sources = "".join(f", {source}" for source in definition.sources)
         self._insert(

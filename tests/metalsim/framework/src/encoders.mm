@@ -161,7 +161,7 @@ struct EncoderState {
   NSUInteger memory = 0;
   for (NSUInteger bytes : _state->threadgroup_bytes) memory += bytes;
   if (memory > kThreadgroupMemory) return plural(memory, "bytes of threadgroup memory, more than the device's 32768");
-  for (const KernelParameter& parameter : (*function->_program)->kernels().at(kernel)) {
+  for (const KernelParameter& parameter : (*function->_program)->kernels().at(kernel).parameters) {
     if (parameter.conditional || parameter.kind == KernelParameter::other) continue;
     std::string index = std::to_string(parameter.index);
     const Binding& binding = _state->bindings[parameter.index];
@@ -175,8 +175,9 @@ struct EncoderState {
 - (std::string)problemOfGrid:(MTLSize)grid threads:(MTLSize)threads {
   if (!_state->pipeline) return "no pipeline is set";
   if (empty(threads)) return "a threadgroup of " + sizes(threads) + " threads is empty";
-  if (above(threads, kMaxThreads) || threads.width * threads.height * threads.depth > kMaxThreads)
-    return "a threadgroup of " + sizes(threads) + " threads has more than the pipeline's 1024";
+  NSUInteger most = [_state->pipeline maxTotalThreadsPerThreadgroup];
+  if (above(threads, most) || threads.width * threads.height * threads.depth > most)
+    return "a threadgroup of " + sizes(threads) + " threads has more than the pipeline's " + std::to_string(most);
   if (empty(grid)) return "a grid of " + sizes(grid) + " is empty";
   if (above(grid, UINT32_MAX)) return "a grid of " + sizes(grid) + " threads has more than 32 bits count";
   return [self problemOfBindings];

@@ -177,7 +177,8 @@ Image& Program::image(bool checked) {
     if (what == "engine") engine = rest;
     if (what == "image") path = rest;
     if (what == "shim") shim = rest;
-    if (what == "kernel") kernels_[kernel = rest].clear();
+    if (what == "kernel") kernels_[kernel = rest] = {};
+    if (what == "threads") kernels_[kernel].max_threads = std::stoull(rest);
     if (what != "parameter") continue;
     std::istringstream fields(rest);
     std::string kind;
@@ -186,7 +187,7 @@ Image& Program::image(bool checked) {
     auto known = kind == "buffer"        ? KernelParameter::buffer
                  : kind == "threadgroup" ? KernelParameter::threadgroup
                                          : KernelParameter::other;
-    kernels_[kernel].push_back({known, index, (bool)constant, (bool)read_only, (bool)conditional});
+    kernels_[kernel].parameters.push_back({known, index, (bool)constant, (bool)read_only, (bool)conditional});
   }
   slot = load(engine, path);
   slot->shim = shim;
@@ -251,7 +252,7 @@ static Request request_for(const Dispatch& dispatch, const metalsim_settings& ch
   Request request{};
   request.kernel = image.kernels.at(dispatch.kernel);
   std::map<int, KernelParameter> parameters;
-  for (const KernelParameter& p : dispatch.program->kernels().at(dispatch.kernel))
+  for (const KernelParameter& p : dispatch.program->kernels().at(dispatch.kernel).parameters)
     if (p.kind == KernelParameter::buffer) parameters.emplace(p.index, p);
   for (const auto& [index, bound] : dispatch.buffers) {
     auto parameter = parameters.find(index);

@@ -17,6 +17,10 @@ struct KernelParameter {
   int index;
   bool constant, read_only, conditional;
 };
+struct KernelInfo {
+  std::vector<KernelParameter> parameters;
+  uint64_t max_threads;  // of a threadgroup
+};
 struct ConstantInfo {
   int index;
   std::string name;
@@ -37,7 +41,7 @@ class Program {
   // Throws std::runtime_error with the compiler's message.
   Program(std::string source, std::vector<std::string> defines);
   ~Program();
-  const std::map<std::string, std::vector<KernelParameter>>& kernels() const { return kernels_; }
+  const std::map<std::string, KernelInfo>& kernels() const { return kernels_; }
   const std::vector<ConstantInfo>& constants() const { return constants_; }
   Image& image(bool checked);
 
@@ -46,7 +50,7 @@ class Program {
   std::vector<std::string> defines_;
   std::mutex mutex_;
   std::unique_ptr<Image> images_[2];
-  std::map<std::string, std::vector<KernelParameter>> kernels_;
+  std::map<std::string, KernelInfo> kernels_;
   std::vector<ConstantInfo> constants_;
 };
 

@@ -158,7 +158,7 @@ using Values = std::vector<ConstantValue>;
   return [MetalsimDevice shared];
 }
 - (NSUInteger)maxTotalThreadsPerThreadgroup {
-  return kMaxThreads;
+  return (*_function->_program)->kernels().at(*_function->_host_name).max_threads;
 }
 - (NSUInteger)threadExecutionWidth {
   return 32;
@@ -196,7 +196,7 @@ using Values = std::vector<ConstantValue>;
 }
 - (NSArray<NSString*>*)functionNames {
   std::vector<id> names;
-  for (const auto& [name, parameters] : (*_program)->kernels()) names.push_back(string_of(name));
+  for (const auto& [name, kernel] : (*_program)->kernels()) names.push_back(string_of(name));
   return [NSArray arrayWithObjects:names.data() count:names.size()];
 }
 - (MetalsimFunction*)newFunctionNamed:(NSString*)name constants:(const Values&)values {

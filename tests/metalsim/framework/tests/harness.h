@@ -48,7 +48,7 @@ kernel void work(device const float* x [[buffer(0)]], device float* y [[buffer(1
   if (i < n) y[i] = (kNegate ? -kFactor : kFactor) * x[i] + sum;
 }
 kernel void add_one(device int* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] += 1; }
-kernel void twice(device int* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] *= 2; }
+[[max_total_threads_per_threadgroup(8 * 8)]] kernel void twice(device int* x [[buffer(0)]], uint i [[thread_position_in_grid]]) { x[i] *= 2; }
 kernel void beyond(device int* x [[buffer(0)]], uint i [[thread_position_in_grid]]) {
   x[i + 1] = 1;
 }

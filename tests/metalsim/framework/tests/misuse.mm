@@ -80,6 +80,12 @@ CASE(too_many_threads) {
   bind_and_dispatch(size(2048), size(32, 33));
   end_and_show();
 }
+CASE(more_threads_than_the_kernel_takes) {
+  [encoder setBuffer:buffer offset:0 atIndex:0];
+  [encoder setComputePipelineState:new_pipeline_of(@"twice")];
+  [encoder dispatchThreads:size(65) threadsPerThreadgroup:size(65)];
+  end_and_show();
+}
 CASE(so_many_threads_that_the_product_wraps) {
   bind_and_dispatch(size(8), size(1ul << 32, 1ul << 32));
   end_and_show();
