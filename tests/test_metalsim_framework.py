@@ -3,10 +3,13 @@
 import os
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from conftest import missing
 
+from tests import metalsim
 from tests.metalsim import NotInstalledError, build, framework, mac_check
 
 TESTS = framework.HERE / "tests"
@@ -25,7 +28,8 @@ def program():
         key = build.contents(source, TESTS / "harness.h", framework.HERE / "include") + str(framework.build_framework())
         path = build.cached(f"test-{name}", "", key, lambda out: framework.compile_program(source, out))
         plain = {k: v for k, v in os.environ.items() if not k.startswith("METALSIM_")}
-        return subprocess.run([str(path), case], capture_output=True, text=True, env={**plain, **environment})
+        command = [str(path), case]
+        return subprocess.run(command, capture_output=True, text=True, env={**plain, **environment}, timeout=120)
 
     return run
 
@@ -52,6 +56,15 @@ def test_work_in_the_other_modes(program, case):
     if case in SETTINGS or "late" in case or "fault" in case or "events" in case:
         pytest.skip("is about one of the settings that this changes")
     done = program("work", case, METALSIM_CHECK="0", METALSIM_COMMIT="eager", METALSIM_ORDER="fifo")
+    assert (done.stdout, done.stderr, done.returncode) == ("passed\n", "", 0)
+
+
+@pytest.mark.parametrize("commit", ["late", "eager"])
+@pytest.mark.parametrize("case", cases("schedule"))
+def test_schedule(program, case, commit):
+    if commit == "eager" and case.startswith("late"):
+        pytest.skip("is about late work")
+    done = program("schedule", case, METALSIM_ZOMBIES="1", METALSIM_COMMIT=commit)
     assert (done.stdout, done.stderr, done.returncode) == ("passed\n", "", 0)
 
 
@@ -100,6 +113,13 @@ MISUSE = {
     "nil_pipeline": "setComputePipelineState:]: the pipeline is nil",
     "no_buffer": "kernel add_one needs a buffer at index 0",
     "no_threadgroup_memory": "kernel work needs threadgroup memory at index 0",
+    "too_few_bytes_for_a_reference": "kernel work needs 4 bytes at index 2, there are 2",
+    "too_small_a_rest_for_a_reference": "kernel work needs 4 bytes at index 2, there are 2",
+    "constant_memory_at_an_odd_offset": "constant memory at index 2, where offset 6 is no multiple of 4",
+    "more_threads_than_the_descriptor_says": "a threadgroup of (5, 1, 1) threads has more than the pipeline's 4",
+    "a_promise_of_whole_simdgroups": "a threadgroup of (8, 1, 1) threads is no multiple of 32",
+    "pipeline_with_more_threads_than_there_are": None,
+    "pipeline_of_no_function": None,
     "encoding_after_the_end": "setBuffer:offset:atIndex:]: the encoder has ended",
     "ending_twice": "endEncoding]: the encoder has ended",
     "two_encoders_at_once": "computeCommandEncoder]: the encoder before has not ended",
@@ -109,6 +129,10 @@ MISUSE = {
     "committing_twice": "commit]: committed twice",
     "a_handler_after_the_commit": "the command buffer is committed already",
     "waiting_before_the_commit": None,
+    "signalling_within_an_encoder": "encodeSignalEvent:value:]: the encoder before has not ended",
+    "signalling_no_event": "encodeSignalEvent:value:]: the event is nil",
+    "waiting_for_no_event": "encodeWaitForEvent:value:]: the event is nil",
+    "too_many_open_command_buffers": None,
     "copy_beyond_the_buffer": "25 bytes at 8 are not within the buffer's 32 bytes",
     "copy_over_itself": "the two ranges overlap",
     "fill_beyond_the_buffer": "fillBuffer:range:value:]: 8 bytes at 18446744073709551615 are not within",
@@ -120,11 +144,14 @@ MISUSE = {
 }
 STDERR = {
     "waiting_before_the_commit": "waitUntilCompleted]: the command buffer is not committed",
+    "too_many_open_command_buffers": "commandBuffer]: 3 command buffers are neither committed nor released",
     "empty_buffer": "newBufferWithLength:options:]: a buffer of 0 bytes",
     "endless_buffer": "newBufferWithLength:options:]: a buffer of 1152921504606846976 bytes",
     "borrowing_unaligned_memory": "the pointer is not aligned to a page",
     "constant_of_no_type": "type 0 is none of a function constant",
     "pipeline_of_nothing": "the function is nil",
+    "pipeline_with_more_threads_than_there_are": "1025 threads in a threadgroup; the device's limit is 1024",
+    "pipeline_of_no_function": "the descriptor has no function",
 }
 
 
@@ -155,6 +182,45 @@ def test_misuse_ends_the_process_as_validation_does(program, case):
 def test_bad_settings(program, name, value, wanted):
     done = program("work", "settings_and_records", **{name: value})
     assert done.returncode == 2 and f"{name} must be {wanted}, not '{value}'" in done.stderr
+
+
+# ---- What the framework takes from the engine and the source pass.
+
+
+def test_threads_with_constants_of_their_own():
+    """Constants are variables of the shader: two processor threads that dispatch it must not share them."""
+    if not build.available():
+        missing("clang-19 is not installed")
+    library = metalsim.compile(
+        "constant int kValue [[function_constant(0)]];\nconstant int kTwice = 2 * kValue;\n"
+        "kernel void fill(device int* x, uint i [[thread_position_in_grid]]) { x[i] = kTwice; }"
+    )
+
+    def wrong(value: int) -> int:
+        count, kernel = 0, library.kernel("fill", {0: value})
+        for _ in range(40):
+            x = np.zeros(4096, np.int32)
+            kernel.dispatch(grid=x.size, threadgroup=64, buffers=[x], checked=False, workers=1)
+            count += int((x != 2 * value).sum())
+        return count
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(wrong, [1, 2, 3, 4])) == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_constant_forgets_its_value(checked):
+    if not build.available():
+        missing("clang-19 is not installed")
+    library = metalsim.compile(
+        "constant int kValue [[function_constant(0)]];\nconstant int kTwice = 2 * kValue;\n"
+        "constant bool kGiven = is_function_constant_defined(kValue);\n"
+        "kernel void fill(device int* x) { x[0] = kTwice; x[1] = kGiven; }"
+    )
+    for given, want in (({0: 4}, [8, 1]), ({}, [0, 0]), ({"kValue": -1}, [-2, 1])):
+        x = np.full(2, 99, np.int32)
+        library.kernel("fill", given).dispatch(grid=1, threadgroup=1, buffers=[x], checked=checked)
+        assert x.tolist() == want
 
 
 # ---- The headers.
@@ -197,3 +263,15 @@ def test_selectors_are_apples(apples_metadata):
     listed = selectors & known
     assert {"setBytes:length:atIndex:", "newLibraryWithSource:options:error:"} <= selectors
     assert len(listed) > 30, sorted(selectors - known)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["misuse", "runtime", "schedule", "work"])
+def test_programs_compile_for_a_mac(name, tmp_path):
+    """What runs here also compiles with Apple's own headers of the runtime and of libdispatch."""
+    try:
+        mac_check.need_tools()
+        torch = mac_check.torch_files(mac_check.TORCH_VERSIONS[-1])
+        mac_check.compile_for_mac(TESTS / f"{name}.mm", torch, tmp_path / "out.o", [f"-I{framework.HERE}"])
+    except mac_check.NotAvailable as error:
+        missing(str(error))

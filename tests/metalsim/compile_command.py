@@ -35,6 +35,7 @@ def main() -> int:
         for p in kernel.parameters:
             flags = (int(flag) for flag in (p.constant, p.read_only, p.conditional))
             rows.append(("parameter", p.kind, p.index, *flags))
+    rows += [("constant", constant.name, constant.type) for constant in program.constants]
     for row in rows:
         print(*row, sep="\t")
     return 0

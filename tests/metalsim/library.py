@@ -73,6 +73,15 @@ class _Fault(ctypes.Structure):
     ]
 
 
+class _ConstantValue(ctypes.Structure):
+    _fields_ = [
+        ("index", ctypes.c_int64),
+        ("name", ctypes.c_char_p),
+        ("bytes", ctypes.c_char_p),
+        ("size", ctypes.c_uint64),
+    ]
+
+
 class _Request(ctypes.Structure):
     _fields_ = [
         ("kernel", ctypes.c_void_p),
@@ -87,6 +96,8 @@ class _Request(ctypes.Structure):
         ("image_begin", ctypes.c_void_p),
         ("image_end", ctypes.c_void_p),
         ("constants", ctypes.c_void_p),
+        ("values", ctypes.POINTER(_ConstantValue)),
+        ("value_count", ctypes.c_uint64),
     ]
 
 
@@ -98,6 +109,8 @@ _KernelRecord._fields_ = [
     ("name", ctypes.c_char_p),
     ("run", ctypes.c_void_p),
     ("next", ctypes.POINTER(_KernelRecord)),
+    ("least_bytes", ctypes.c_void_p),
+    ("parameters", ctypes.c_uint),
 ]
 
 
@@ -186,16 +199,16 @@ class _Image:
             address = ctypes.cast(record.next, ctypes.c_void_p).value
         return records
 
-    def set_constants(self, values: Mapping[int | str, Any]) -> None:
+    def constant_values(self, values: Mapping[int | str, Any]) -> "ctypes.Array[_ConstantValue]":
+        """What the engine sets before a dispatch; a value by index comes before one by name."""
+        given = []
         for record in self.constants:
             name = record.name.decode()
             key = record.index if record.index in values else name
-            given = key in values
-            ctypes.memset(record.value, 0, record.size)
-            ctypes.c_bool.from_address(record.defined).value = given
-            if given:
-                ctypes.memmove(record.value, _bytes_of(values[key], record.size, name), record.size)
-        self.handle.metalsim_derive()
+            if key in values:
+                data = _bytes_of(values[key], record.size, name)
+                given.append(_ConstantValue(record.index, record.name, data, len(data)))
+        return (_ConstantValue * len(given))(*given)
 
     def location(self, program_counter: int) -> tuple[str, int]:
         """File and line of a call in the shader: the innermost frame that is not the shim's own."""
@@ -309,7 +322,8 @@ class Kernel:
         for index, length in enumerate(threadgroup_memory):
             request.threadgroup_bytes[index] = length
         kept = self._bind(request, buffers, bytes or {})
-        image.set_constants(self.constants)
+        values = image.constant_values(self.constants)
+        request.values, request.value_count = values, len(values)
         counters, fault = _Counters(), _Fault()
         failed = _engine().metalsim_dispatch(ctypes.byref(request), ctypes.byref(counters), ctypes.byref(fault))
         del kept

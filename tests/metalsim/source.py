@@ -30,6 +30,12 @@ class Parameter:
 
 
 @dataclass
+class FunctionConstant:
+    name: str
+    type: str
+
+
+@dataclass
 class KernelInfo:
     name: str
     parameters: list[Parameter]
@@ -44,6 +50,7 @@ class Program:
 
     text: str = ""
     kernels: dict[str, KernelInfo] = field(default_factory=dict)
+    constants: list[FunctionConstant] = field(default_factory=list)
 
 
 @dataclass
@@ -212,6 +219,7 @@ class Pass:
             kind, name = self._source(self.tokens[i + 1 : at - 1]), self.tokens[at - 1].text
             self.consumed.add(at)
             self.constants.add(name)
+            self.program.constants.append(FunctionConstant(name, kind))
             self._replace(token, self.tokens[end + 1], self._declare_constant(kind, name, index))
 
     def _declare_constant(self, kind: str, name: str, index: str) -> str:
@@ -467,7 +475,7 @@ class Pass:
         self._insert(
             at,
             f' static metalsim::RegisterKernel metalsim_kernel_{number}("{host}", '
-            f"&metalsim::Entry<({entry}){sources}>::run);",
+            f"metalsim::Entry<({entry}){sources}>());",
         )
 
     # ---- inside functions

@@ -93,6 +93,25 @@ struct GroupOrder {
   }
 };
 
+static const ConstantValue* value_for(const FunctionConstant& constant, const Request& request) {
+  for (uint64_t i = 0; i < request.value_count; i++) {
+    const ConstantValue& value = request.values[i];
+    if (value.name ? !strcmp(value.name, constant.name) : value.index == constant.index) return &value;
+  }
+  return nullptr;
+}
+// Gives the shader's variables their values; those derived from others come behind them in the list.
+static void set_constants(const Request& request) {
+  for (const FunctionConstant* c = request.constants; c; c = c->next) {
+    if (c->derive) c->derive();
+    if (!c->name) continue;
+    const ConstantValue* value = value_for(*c, request);
+    *c->defined = value != nullptr;
+    memset(c->value, 0, c->size);
+    if (value) memcpy(c->value, value->bytes, std::min<size_t>(c->size, value->size));
+  }
+}
+
 static void add(Counters& total, const Counters& part) {
   uint64_t* t = (uint64_t*)&total;
   const uint64_t* p = (const uint64_t*)&part;
@@ -103,9 +122,13 @@ static void add(Counters& total, const Counters& part) {
 
 using namespace metalsim;
 
-// Returns 0, or 1 with *fault set.
+// Returns 0, or 1 with *fault set. One at a time, since function constants are variables of the shader; its
+// threadgroups run in parallel.
 extern "C" __attribute__((visibility("default"))) int metalsim_dispatch(const Request* request, Counters* counters,
                                                                         Fault* fault) {
+  static auto* one_at_a_time = new std::mutex;
+  std::lock_guard<std::mutex> lock(*one_at_a_time);
+  set_constants(*request);
   MemoryChecks* checks = request->checked ? make_checks(*request) : nullptr;
   uint64_t total = 1;
   for (int i = 0; i < 3; i++) total *= (request->grid[i] + request->group[i] - 1) / request->group[i];

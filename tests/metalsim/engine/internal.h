@@ -74,6 +74,13 @@ struct FunctionConstant {
   void (*derive)();
   FunctionConstant* next;
 };
+// A value for the constant with this index or (name not null) this name.
+struct ConstantValue {
+  int64_t index;
+  const char* name;
+  const void* bytes;
+  uint64_t size;
+};
 struct Request {
   void (*kernel)();
   BufferBinding buffers[kMaxBuffers];
@@ -83,6 +90,8 @@ struct Request {
   uint64_t seed;
   char *image_begin, *image_end;
   const FunctionConstant* constants;
+  const ConstantValue* values;
+  uint64_t value_count;
 };
 
 struct MemoryChecks;

@@ -1,60 +1,19 @@
-// Command queues and command buffers: what was encoded runs in the queue's order, as late as is allowed or, if asked
-// for, on a thread from commit on.
-#include <algorithm>
-#include <chrono>
-#include <deque>
-#include <thread>
-
-#include "internal.h"
+// Command queues and command buffers: what is encoded, committed and waited for. How it runs: schedule.mm.
+#include "schedule.h"
 
 using namespace metalsim;
-
-static double now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-struct BufferState {
-  MetalsimCommandQueue* queue;  // retained
-  bool retained = true;         // keeps what is encoded alive
-  std::mutex mutex;
-  std::condition_variable changed;
-  MTLCommandBufferStatus status = MTLCommandBufferStatusNotEnqueued;
-  bool encoding = false;
-  std::vector<Command> commands;
-  std::vector<MTLCommandBufferHandler> scheduled, completed;
-  std::string failure;
-  double start = 0, end = 0;
-  NSError* error = nil;
-  NSString* label = nil;
-};
-struct QueueState {
-  std::mutex mutex;
-  std::deque<MetalsimCommandBuffer*> pending;  // enqueued, in order, each retained
-  std::recursive_mutex running;                // one at a time
-  NSString* label = nil;
-};
-
-// All queues that live, for those who wait for an event that another queue's work signals.
-static std::mutex& queues_mutex() {
-  static auto* mutex = new std::mutex;
-  return *mutex;
-}
-static std::vector<MetalsimCommandQueue*>& queues() {
-  static auto* all = new std::vector<MetalsimCommandQueue*>;
-  return *all;
-}
 
 @implementation MetalsimCommandQueue
 - (instancetype)init {
   _state = new QueueState;
-  std::lock_guard<std::mutex> lock(queues_mutex());
-  queues().push_back(self);
+  ScheduleLock lock(schedule().mutex);
+  schedule().queues.push_back(self);
   return self;
 }
 - (void)dealloc {
   {
-    std::lock_guard<std::mutex> lock(queues_mutex());
-    std::erase(queues(), self);
+    ScheduleLock lock(schedule().mutex);
+    std::erase(schedule().queues, self);
   }
   [_state->label release];
   delete _state;
@@ -72,6 +31,14 @@ static std::vector<MetalsimCommandQueue*>& queues() {
   _state->label = label;
 }
 - (MetalsimCommandBuffer*)bufferRetaining:(BOOL)retained {
+  NSUInteger open;
+  {
+    ScheduleLock lock(schedule().mutex);
+    open = _state->open++;
+  }
+  if (open >= _state->most_open)
+    report_misuse("-[MTLCommandQueue commandBuffer]: " + std::to_string(open) +
+                  " command buffers are neither committed nor released: on macOS this waits for ever");
   MetalsimCommandBuffer* buffer = [MetalsimCommandBuffer alloc];
   buffer->_state = new BufferState;
   buffer->_state->queue = [self retain];
@@ -84,48 +51,16 @@ static std::vector<MetalsimCommandQueue*>& queues() {
 - (id<MTLCommandBuffer>)commandBufferWithUnretainedReferences {
   return [self bufferRetaining:NO];
 }
-- (void)add:(MetalsimCommandBuffer*)buffer {
-  std::lock_guard<std::mutex> lock(_state->mutex);
-  _state->pending.push_back([buffer retain]);
-}
-- (MetalsimCommandBuffer*)first {
-  std::lock_guard<std::mutex> lock(_state->mutex);
-  return _state->pending.empty() ? nil : [_state->pending.front() retain];
-}
-- (void)dropFirst {
-  std::lock_guard<std::mutex> lock(_state->mutex);
-  [_state->pending.front() release];
-  _state->pending.pop_front();
-}
-// Runs what is pending, in order, up to and with `last` (nil: all that is committed).
-- (void)completeThrough:(MetalsimCommandBuffer*)last {
-  while (true) {
-    MetalsimCommandBuffer* next;
-    {
-      std::lock_guard<std::recursive_mutex> running(_state->running);
-      if (last && last->_state->status >= MTLCommandBufferStatusCompleted) return;
-      next = [self first];
-      if (!next) return;
-      if (!last && next->_state->status < MTLCommandBufferStatusCommitted) {
-        [next release];
-        return;
-      }
-      [next execute];
-      [self dropFirst];
-    }
-    // No lock is held while a user's block runs.
-    [next runHandlers];
-    BOOL done = next == last;
-    [next release];
-    if (done) return;
-  }
-}
 @end
 
 // ---- Command buffers.
 
 @implementation MetalsimCommandBuffer
 - (void)dealloc {
+  {
+    ScheduleLock lock(schedule().mutex);
+    if (_state->status < MTLCommandBufferStatusCommitted) _state->queue->_state->open--;
+  }
   for (auto* handlers : {&_state->scheduled, &_state->completed})
     for (MTLCommandBufferHandler block : *handlers) _Block_release((const void*)block);
   [_state->error release];
@@ -161,13 +96,17 @@ static std::vector<MetalsimCommandQueue*>& queues() {
 
 - (void)fail:(const std::string&)message {
   report_misuse(message);
-  std::lock_guard<std::mutex> lock(_state->mutex);
+  ScheduleLock lock(schedule().mutex);
   if (_state->failure.empty()) _state->failure = message;
+}
+- (MTLCommandBufferStatus)current {
+  ScheduleLock lock(schedule().mutex);
+  return _state->status;
 }
 // Whether an encoder may be made, or a command encoded outside one.
 - (BOOL)open:(const char*)selector {
   std::string prefix = std::string("-[MTLCommandBuffer ") + selector + "]: ";
-  if (_state->status >= MTLCommandBufferStatusCommitted) {
+  if ([self current] >= MTLCommandBufferStatusCommitted) {
     [self fail:prefix + "the command buffer is committed already"];
     return NO;
   }
@@ -176,7 +115,7 @@ static std::vector<MetalsimCommandQueue*>& queues() {
   return NO;
 }
 - (void)encode:(const Command&)command {
-  std::lock_guard<std::mutex> lock(_state->mutex);
+  ScheduleLock lock(schedule().mutex);
   _state->commands.push_back(command);
 }
 - (void)encoderEnded {
@@ -185,125 +124,79 @@ static std::vector<MetalsimCommandQueue*>& queues() {
 - (id<MTLComputeCommandEncoder>)computeCommandEncoder {
   return [self computeCommandEncoderWithDispatchType:MTLDispatchTypeSerial];
 }
-// Dispatches run one after the other in both types, which a concurrent encoder allows.
 - (id<MTLComputeCommandEncoder>)computeCommandEncoderWithDispatchType:(MTLDispatchType)type {
   if (![self open:"computeCommandEncoder"]) return nil;
   _state->encoding = true;
-  return [[[MetalsimComputeEncoder alloc] initWithBuffer:self] autorelease];
+  return [[[MetalsimComputeEncoder alloc] initWithBuffer:self type:type] autorelease];
 }
 - (id<MTLBlitCommandEncoder>)blitCommandEncoder {
   if (![self open:"blitCommandEncoder"]) return nil;
   _state->encoding = true;
   return [[[MetalsimBlitEncoder alloc] initWithBuffer:self] autorelease];
 }
+- (BOOL)open:(const char*)selector event:(id<MTLEvent>)event {
+  if (![self open:selector]) return NO;
+  if (!event) [self fail:std::string("-[MTLCommandBuffer ") + selector + "]: the event is nil"];
+  return event != nil;
+}
 - (void)encodeSignalEvent:(id<MTLEvent>)event value:(uint64_t)value {
-  if (![self open:"encodeSignalEvent:value:"]) return;
+  if (![self open:"encodeSignalEvent:value:" event:event]) return;
   Kept kept((id)event);
-  [self encode:[kept, value]() -> std::optional<std::string> {
+  auto signal = [kept, value]() -> std::optional<std::string> {
     ((id<MTLSharedEvent>)kept.get()).signaledValue = value;
     return std::nullopt;
-  }];
+  };
+  [self encode:{signal, nullptr, true}];
 }
 - (void)encodeWaitForEvent:(id<MTLEvent>)event value:(uint64_t)value {
-  if (![self open:"encodeWaitForEvent:value:"]) return;
+  if (![self open:"encodeWaitForEvent:value:" event:event]) return;
   Kept kept((id)event);
-  MetalsimCommandQueue* mine = _state->queue;
-  [self encode:[kept, value, mine]() -> std::optional<std::string> {
-    id<MTLSharedEvent> shared = (id<MTLSharedEvent>)kept.get();
-    if (shared.signaledValue < value) run_other_queues(mine);
-    [shared waitUntilSignaledValue:value timeoutMS:UINT64_MAX];
-    return std::nullopt;
-  }];
-}
-// Nobody may wait for the work that signals an event but the one who waits for the event.
-static void run_other_queues(MetalsimCommandQueue* mine) {
-  std::vector<MetalsimCommandQueue*> others;
-  {
-    std::lock_guard<std::mutex> lock(queues_mutex());
-    for (MetalsimCommandQueue* queue : queues())
-      if (queue != mine) others.push_back([queue retain]);
-  }
-  for (MetalsimCommandQueue* queue : others) {
-    [queue completeThrough:nil];
-    [queue release];
-  }
+  auto reached = [kept, value] { return [(MetalsimSharedEvent*)kept.get() value] >= value; };
+  [self encode:{[]() -> std::optional<std::string> { return std::nullopt; }, reached}];
 }
 
-// ---- Running.
+// ---- Committing.
 
 - (void)enqueue {
-  {
-    std::lock_guard<std::mutex> lock(_state->mutex);
-    if (_state->status != MTLCommandBufferStatusNotEnqueued) return;
-    _state->status = MTLCommandBufferStatusEnqueued;
-  }
-  [_state->queue add:self];
+  ScheduleLock lock(schedule().mutex);
+  if (_state->status != MTLCommandBufferStatusNotEnqueued) return;
+  _state->status = MTLCommandBufferStatusEnqueued;
+  _state->queue->_state->pending.push_back([self retain]);
 }
 - (void)commit {
-  if (_state->status >= MTLCommandBufferStatusCommitted) {
+  if ([self current] >= MTLCommandBufferStatusCommitted) {
     [self fail:"-[MTLCommandBuffer commit]: committed twice"];
     return;
   }
   if (_state->encoding) [self fail:"-[MTLCommandBuffer commit]: an encoder has not ended"];
   [self enqueue];
+  bool handlers;
   {
-    std::lock_guard<std::mutex> lock(_state->mutex);
+    ScheduleLock lock(schedule().mutex);
     _state->status = MTLCommandBufferStatusCommitted;
-    _state->changed.notify_all();
+    _state->queue->_state->open--;
+    handlers = !_state->scheduled.empty() || !_state->completed.empty();
+    schedule().notify();
   }
-  if (!settings().eager) return;
+  if (settings().eager)
+    [self completeOnAThread];
+  else if (handlers)
+    expect(self, [state = _state] { return state->status >= MTLCommandBufferStatusCompleted; }, _state->queue);
+}
+- (void)completeOnAThread {
   [self retain];
   std::thread([self] {
     NSAutoreleasePool* pool = [[NSAutoreleasePool alloc] init];
-    [_state->queue completeThrough:self];
+    [self complete];
     [pool drain];
     [self release];
   }).detach();
 }
-- (void)execute {
-  std::vector<Command> commands;
-  {
-    // One enqueued before others holds them up until it is committed.
-    std::unique_lock<std::mutex> lock(_state->mutex);
-    _state->changed.wait(lock, [&] { return _state->status >= MTLCommandBufferStatusCommitted; });
-    _state->status = MTLCommandBufferStatusScheduled;
-    commands.swap(_state->commands);
-  }
-  _state->start = now();
-  NSAutoreleasePool* pool = [[NSAutoreleasePool alloc] init];
-  NSInteger code = _state->failure.empty() ? MTLCommandBufferErrorPageFault : MTLCommandBufferErrorInvalidResource;
-  for (const Command& command : commands) {
-    if (!_state->failure.empty()) break;
-    if (auto failure = command()) _state->failure = *failure;
-  }
-  commands.clear();  // lets go of the resources
-  _state->end = now();
-  std::lock_guard<std::mutex> lock(_state->mutex);
-  bool failed = !_state->failure.empty();
-  if (failed) _state->error = [error_with(MTLCommandBufferErrorDomain, code, _state->failure) retain];
-  _state->status = failed ? MTLCommandBufferStatusError : MTLCommandBufferStatusCompleted;
-  _state->changed.notify_all();
-  [pool drain];
-}
-- (void)runHandlers {
-  for (auto* handlers : {&_state->scheduled, &_state->completed}) {
-    std::vector<MTLCommandBufferHandler> blocks;
-    {
-      std::lock_guard<std::mutex> lock(_state->mutex);
-      blocks.swap(*handlers);
-    }
-    for (MTLCommandBufferHandler block : blocks) {
-      block(self);
-      _Block_release((const void*)block);
-    }
-  }
-}
 - (void)add:(MTLCommandBufferHandler)block to:(std::vector<MTLCommandBufferHandler>*)handlers {
-  if (_state->status >= MTLCommandBufferStatusCommitted) {
+  if ([self current] >= MTLCommandBufferStatusCommitted) {
     [self fail:"-[MTLCommandBuffer add...Handler:]: the command buffer is committed already"];
     return;
   }
-  std::lock_guard<std::mutex> lock(_state->mutex);
   handlers->push_back((MTLCommandBufferHandler)_Block_copy((const void*)block));
 }
 - (void)addScheduledHandler:(MTLCommandBufferHandler)block {
@@ -315,38 +208,43 @@ static void run_other_queues(MetalsimCommandQueue* mine) {
 
 // ---- Looking and waiting: here late work is done.
 
-- (BOOL)wait:(const char*)selector {
-  if (_state->status < MTLCommandBufferStatusCommitted) {
-    report_misuse(std::string("-[MTLCommandBuffer ") + selector + "]: the command buffer is not committed");
-    return NO;
-  }
-  [_state->queue completeThrough:self];
-  std::unique_lock<std::mutex> lock(_state->mutex);
-  _state->changed.wait(lock, [&] { return _state->status >= MTLCommandBufferStatusCompleted; });
-  return YES;
+- (BOOL)committed:(const char*)selector {
+  if ([self current] >= MTLCommandBufferStatusCommitted) return YES;
+  report_misuse(std::string("-[MTLCommandBuffer ") + selector + "]: the command buffer is not committed");
+  return NO;
+}
+// Until its handlers have returned; one of them, which would wait for itself, goes on.
+- (void)complete {
+  work_until([&] { return _state->handled || _state->handler == std::this_thread::get_id(); }, _state->queue);
 }
 - (void)waitUntilScheduled {
-  [self wait:"waitUntilScheduled"];
+  if ([self committed:"waitUntilScheduled"]) work_until_scheduled(self);
 }
 - (void)waitUntilCompleted {
-  [self wait:"waitUntilCompleted"];
+  if ([self committed:"waitUntilCompleted"]) [self complete];
 }
 // One who polls is waiting.
 - (MTLCommandBufferStatus)status {
-  if (_state->status >= MTLCommandBufferStatusCommitted && !settings().eager) [_state->queue completeThrough:self];
-  std::lock_guard<std::mutex> lock(_state->mutex);
-  return _state->status;
+  if ([self current] >= MTLCommandBufferStatusCommitted)
+    work_while_possible([&] { return _state->status >= MTLCommandBufferStatusCompleted; }, _state->queue);
+  return [self current];
 }
 - (NSError*)error {
-  std::lock_guard<std::mutex> lock(_state->mutex);
+  ScheduleLock lock(schedule().mutex);
   return _state->error;
 }
 - (CFTimeInterval)GPUStartTime {
+  ScheduleLock lock(schedule().mutex);
   return _state->start;
 }
 - (CFTimeInterval)GPUEndTime {
+  ScheduleLock lock(schedule().mutex);
   return _state->end;
 }
 @end
 
-id<MTLCommandQueue> new_queue() { return [[MetalsimCommandQueue alloc] init]; }
+id<MTLCommandQueue> new_queue(NSUInteger most_buffers) {
+  MetalsimCommandQueue* queue = [[MetalsimCommandQueue alloc] init];
+  queue->_state->most_open = most_buffers;
+  return queue;
+}

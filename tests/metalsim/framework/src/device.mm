@@ -1,8 +1,7 @@
-// The device, its buffers and its shared events.
+// The device and its buffers.
 #include <sys/sysinfo.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -180,13 +179,37 @@ static BOOL give_memory(MetalsimBuffer* buffer) {
   return new_library(source, options, error);
 }
 - (id<MTLComputePipelineState>)newComputePipelineStateWithFunction:(id<MTLFunction>)function error:(NSError**)error {
-  return new_pipeline(function, error);
+  if (!function) {
+    report_misuse("-[MTLDevice newComputePipelineStateWithFunction:error:]: the function is nil");
+    if (error) *error = error_with(MTLLibraryErrorDomain, MTLLibraryErrorFunctionNotFound, "the function is nil");
+    return nil;
+  }
+  MTLComputePipelineDescriptor* descriptor = [[MTLComputePipelineDescriptor alloc] init];
+  descriptor.computeFunction = function;
+  id<MTLComputePipelineState> pipeline = new_pipeline(descriptor, error);
+  [descriptor release];
+  return pipeline;
+}
+- (id<MTLComputePipelineState>)newComputePipelineStateWithDescriptor:(MTLComputePipelineDescriptor*)descriptor
+                                                             options:(MTLPipelineOption)options
+                                                          reflection:
+                                                              (MTLAutoreleasedComputePipelineReflection*)reflection
+                                                               error:(NSError**)error {
+  if (reflection) *reflection = nil;
+  return new_pipeline(descriptor, error);
+}
+// Only Apple's tools make libraries in files, and only Apple's GPUs run them.
+- (id<MTLLibrary>)newLibraryWithURL:(NSURL*)url error:(NSError**)error {
+  if (error)
+    *error = error_with(MTLLibraryErrorDomain, MTLLibraryErrorUnsupported,
+                        std::string("metalsim runs no compiled libraries: ") + (url ? url.path.UTF8String : "(nil)"));
+  return nil;
 }
 - (id<MTLCommandQueue>)newCommandQueue {
-  return new_queue();
+  return new_queue(64);
 }
 - (id<MTLCommandQueue>)newCommandQueueWithMaxCommandBufferCount:(NSUInteger)count {
-  return new_queue();
+  return new_queue(count);
 }
 - (id<MTLSharedEvent>)newSharedEvent {
   return [[MetalsimSharedEvent alloc] init];
@@ -194,49 +217,3 @@ static BOOL give_memory(MetalsimBuffer* buffer) {
 @end
 
 id<MTLDevice> MTLCreateSystemDefaultDevice(void) { return [[MetalsimDevice shared] retain]; }
-
-// ---- Shared events.
-
-struct EventState {
-  std::mutex mutex;
-  std::condition_variable changed;
-  uint64_t value = 0;
-};
-
-@implementation MetalsimSharedEvent
-- (instancetype)init {
-  _state = new EventState;
-  return self;
-}
-- (void)dealloc {
-  delete _state;
-  [_label release];
-  [super dealloc];
-}
-- (id<MTLDevice>)device {
-  return [MetalsimDevice shared];
-}
-- (NSString*)label {
-  return _label;
-}
-- (void)setLabel:(NSString*)label {
-  [label retain];
-  [_label release];
-  _label = label;
-}
-- (uint64_t)signaledValue {
-  std::lock_guard<std::mutex> lock(_state->mutex);
-  return _state->value;
-}
-- (void)setSignaledValue:(uint64_t)value {
-  std::lock_guard<std::mutex> lock(_state->mutex);
-  _state->value = value;
-  _state->changed.notify_all();
-}
-- (BOOL)waitUntilSignaledValue:(uint64_t)value timeoutMS:(uint64_t)milliseconds {
-  std::unique_lock<std::mutex> lock(_state->mutex);
-  // More than a year is for ever, and beyond what the clock can add.
-  auto time = std::chrono::milliseconds(std::min<uint64_t>(milliseconds, 1ull << 35));
-  return _state->changed.wait_for(lock, time, [&] { return _state->value >= value; });
-}
-@end

@@ -1,4 +1,5 @@
-// Serial queues: a ticket for each block, served in order; dispatch_async's blocks run on threads of their own.
+// Serial queues: a ticket for each block, served in order; dispatch_async's blocks run on threads of their own. And
+// semaphores, with which a program may wait for a handler.
 #import <Foundation/Foundation.h>
 
 #include <condition_variable>
@@ -8,7 +9,7 @@
 #include <string>
 #include <thread>
 
-#include "internal.h"
+#include "schedule.h"
 
 namespace {
 struct Turns {
@@ -30,6 +31,14 @@ struct Turns {
   delete _turns;
   [super dealloc];
 }
+@end
+
+@interface MetalsimSemaphore : NSObject <OS_dispatch_semaphore> {
+ @public
+  intptr_t _value;
+}
+@end
+@implementation MetalsimSemaphore
 @end
 
 static Turns& turns_of(dispatch_queue_t queue) { return *((MetalsimQueue*)queue)->_turns; }
@@ -92,5 +101,38 @@ void dispatch_once(dispatch_once_t* done, __attribute__((noescape)) dispatch_blo
   if (*done == -1) return;
   block();
   *done = -1;
+}
+
+void dispatch_retain(NSObject* object) { [object retain]; }
+void dispatch_release(NSObject* object) { [object release]; }
+
+dispatch_time_t dispatch_time(dispatch_time_t when, int64_t nanoseconds) {
+  if (when == DISPATCH_TIME_FOREVER) return when;
+  auto now = std::chrono::steady_clock::now().time_since_epoch();
+  return (when ? when : (dispatch_time_t)std::chrono::nanoseconds(now).count()) + (dispatch_time_t)nanoseconds;
+}
+dispatch_semaphore_t dispatch_semaphore_create(intptr_t value) {
+  MetalsimSemaphore* semaphore = [MetalsimSemaphore alloc];
+  semaphore->_value = value;
+  return semaphore;
+}
+intptr_t dispatch_semaphore_signal(dispatch_semaphore_t semaphore) {
+  metalsim::ScheduleLock lock(metalsim::schedule().mutex);
+  ((MetalsimSemaphore*)semaphore)->_value++;
+  metalsim::schedule().notify();
+  return 0;
+}
+// The signal may be a handler's business.
+intptr_t dispatch_semaphore_wait(dispatch_semaphore_t semaphore, dispatch_time_t timeout) {
+  auto* mine = (MetalsimSemaphore*)semaphore;
+  auto deadline = metalsim::Deadline::max();
+  if (timeout != DISPATCH_TIME_FOREVER)
+    deadline = metalsim::Deadline(std::chrono::nanoseconds(timeout ? timeout : dispatch_time(DISPATCH_TIME_NOW, 0)));
+  auto take = [&] {
+    if (mine->_value <= 0) return false;
+    mine->_value--;
+    return true;
+  };
+  return metalsim::work_on_expected_until(take, deadline) ? 0 : 1;
 }
 }

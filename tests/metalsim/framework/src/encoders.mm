@@ -1,5 +1,7 @@
 // The compute and blit encoders, with what Metal's validation checks.
+#include <algorithm>
 #include <cstring>
+#include <random>
 
 #include "internal.h"
 
@@ -32,14 +34,17 @@ struct EncoderState {
   MetalsimPipeline* pipeline = nil;
   Binding bindings[kBufferSlots];
   NSUInteger threadgroup_bytes[kBufferSlots] = {};
+  bool concurrent = false;
+  std::vector<Command> unordered;  // a concurrent encoder's dispatches since the last barrier
   bool ended = false;
   NSString* label = nil;
 };
 
 @implementation MetalsimComputeEncoder
-- (instancetype)initWithBuffer:(MetalsimCommandBuffer*)buffer {
+- (instancetype)initWithBuffer:(MetalsimCommandBuffer*)buffer type:(MTLDispatchType)type {
   _state = new EncoderState;
   _state->buffer = [buffer retain];
+  _state->concurrent = type == MTLDispatchTypeConcurrent;
   return self;
 }
 - (void)dealloc {
@@ -84,6 +89,7 @@ struct EncoderState {
 }
 - (void)endEncoding {
   if (![self open:"endEncoding"]) return;
+  [self barrier];
   _state->ended = true;
   [_state->buffer encoderEnded];
 }
@@ -139,36 +145,60 @@ struct EncoderState {
     return [self fail:selector message:plural(length, "bytes, more than the device's 32768")];
   _state->threadgroup_bytes[index] = length;
 }
-// Dispatches run one after the other already.
+// Dispatches run one after the other, but a concurrent encoder promises no order between barriers: so they come in the
+// order that the settings give to threads too, and one that counts on another has no chance to be right by luck.
+- (void)barrier {
+  std::vector<Command>& commands = _state->unordered;
+  metalsim_settings chosen = settings();
+  if (chosen.order == kLifo) std::reverse(commands.begin(), commands.end());
+  if (chosen.order == kRandom) std::shuffle(commands.begin(), commands.end(), std::mt19937_64(chosen.seed));
+  for (const Command& command : commands) [_state->buffer encode:command];
+  commands.clear();
+}
 - (void)memoryBarrierWithScope:(MTLBarrierScope)scope {
-  [self open:"memoryBarrierWithScope:"];
+  if ([self open:"memoryBarrierWithScope:"]) [self barrier];
 }
 - (void)memoryBarrierWithResources:(const id<MTLResource>[])resources count:(NSUInteger)count {
-  [self open:"memoryBarrierWithResources:count:"];
+  if ([self open:"memoryBarrierWithResources:count:"]) [self barrier];
+}
+- (void)useResources:(const id<MTLResource>[])resources count:(NSUInteger)count usage:(MTLResourceUsage)usage {
+  for (NSUInteger i = 0; i < count; i++) [self useResource:resources[i] usage:usage];
 }
 - (void)useResource:(id<MTLResource>)resource usage:(MTLResourceUsage)usage {
   if (![self open:"useResource:usage:"] || !_state->buffer.retainedReferences) return;
   Kept kept((id)resource);
-  [_state->buffer encode:[kept]() -> std::optional<std::string> { return std::nullopt; }];
+  [_state->buffer encode:{[kept]() -> std::optional<std::string> { return std::nullopt; }}];
 }
 
 // ---- Dispatches.
 
+// What is wrong with the argument for a parameter, or "".
+- (std::string)problemOfParameter:(const KernelParameter&)parameter kernel:(const KernelInfo&)kernel {
+  if (parameter.conditional || parameter.kind == KernelParameter::other) return "";
+  std::string index = std::to_string(parameter.index);
+  if (parameter.kind == KernelParameter::threadgroup)
+    return _state->threadgroup_bytes[parameter.index] ? "" : " needs threadgroup memory at index " + index;
+  const Binding& binding = _state->bindings[parameter.index];
+  if (!binding.buffer && !binding.inlined) return " needs a buffer at index " + index;
+  auto least = kernel.least_bytes.find(parameter.index);
+  NSUInteger there = binding.inlined ? binding.inlined->size() : binding.buffer->_length - binding.offset;
+  if (least != kernel.least_bytes.end() && there < least->second)
+    return " needs " + plural(least->second, "bytes") + " at index " + index + ", there are " + std::to_string(there);
+  if (parameter.constant && binding.offset % kConstantAlignment)
+    return " takes constant memory at index " + index + ", where offset " + std::to_string(binding.offset) +
+           " is no multiple of " + std::to_string(kConstantAlignment);
+  return "";
+}
 // What is wrong with the bindings for the pipeline's kernel, or "".
 - (std::string)problemOfBindings {
   const MetalsimFunction* function = _state->pipeline->_function;
-  std::string kernel = *function->_host_name;
   NSUInteger memory = 0;
   for (NSUInteger bytes : _state->threadgroup_bytes) memory += bytes;
   if (memory > kThreadgroupMemory) return plural(memory, "bytes of threadgroup memory, more than the device's 32768");
-  for (const KernelParameter& parameter : (*function->_program)->kernels().at(kernel).parameters) {
-    if (parameter.conditional || parameter.kind == KernelParameter::other) continue;
-    std::string index = std::to_string(parameter.index);
-    const Binding& binding = _state->bindings[parameter.index];
-    if (parameter.kind == KernelParameter::buffer && !binding.buffer && !binding.inlined)
-      return "kernel " + kernel + " needs a buffer at index " + index;
-    if (parameter.kind == KernelParameter::threadgroup && !_state->threadgroup_bytes[parameter.index])
-      return "kernel " + kernel + " needs threadgroup memory at index " + index;
+  const KernelInfo& kernel = (*function->_program)->kernels().at(*function->_host_name);
+  for (const KernelParameter& parameter : kernel.parameters) {
+    std::string problem = [self problemOfParameter:parameter kernel:kernel];
+    if (!problem.empty()) return "kernel " + *function->_host_name + problem;
   }
   return "";
 }
@@ -178,6 +208,8 @@ struct EncoderState {
   NSUInteger most = [_state->pipeline maxTotalThreadsPerThreadgroup];
   if (above(threads, most) || threads.width * threads.height * threads.depth > most)
     return "a threadgroup of " + sizes(threads) + " threads has more than the pipeline's " + std::to_string(most);
+  if (_state->pipeline->_whole_simdgroups && threads.width * threads.height * threads.depth % kSimdgroup)
+    return "a threadgroup of " + sizes(threads) + " threads is no multiple of 32, as the pipeline was promised";
   if (empty(grid)) return "a grid of " + sizes(grid) + " is empty";
   if (above(grid, UINT32_MAX)) return "a grid of " + sizes(grid) + " threads has more than 32 bits count";
   return [self problemOfBindings];
@@ -207,7 +239,11 @@ struct EncoderState {
       if (_state->buffer.retainedReferences) resources.emplace_back(b.buffer);
     }
   }
-  [_state->buffer encode:[dispatch, resources, inlined] { return run(dispatch); }];
+  Command command = {[dispatch, resources, inlined] { return run(dispatch); }};
+  if (_state->concurrent)
+    _state->unordered.push_back(command);
+  else
+    [_state->buffer encode:command];
 }
 - (void)dispatchThreadgroups:(MTLSize)groups threadsPerThreadgroup:(MTLSize)threads {
   MTLSize grid = MTLSizeMake(times(groups.width, threads.width), times(groups.height, threads.height),
@@ -281,17 +317,17 @@ struct EncoderState {
   if (source == destination && from < to + size && to < from + size)
     return [self fail:selector message:"the two ranges overlap"];
   Kept a((id)source), b((id)destination);
-  [_buffer encode:[=]() -> std::optional<std::string> {
-    memcpy(((MetalsimBuffer*)b.get())->_memory + to, ((MetalsimBuffer*)a.get())->_memory + from, size);
-    return std::nullopt;
-  }];
+  [_buffer encode:{[=]() -> std::optional<std::string> {
+             memcpy(((MetalsimBuffer*)b.get())->_memory + to, ((MetalsimBuffer*)a.get())->_memory + from, size);
+             return std::nullopt;
+           }}];
 }
 - (void)fillBuffer:(id<MTLBuffer>)buffer range:(NSRange)range value:(uint8_t)value {
   if (![self within:buffer at:range.location size:range.length selector:"fillBuffer:range:value:"]) return;
   Kept kept((id)buffer);
-  [_buffer encode:[=]() -> std::optional<std::string> {
-    memset(((MetalsimBuffer*)kept.get())->_memory + range.location, value, range.length);
-    return std::nullopt;
-  }];
+  [_buffer encode:{[=]() -> std::optional<std::string> {
+             memset(((MetalsimBuffer*)kept.get())->_memory + range.location, value, range.length);
+             return std::nullopt;
+           }}];
 }
 @end

@@ -82,40 +82,42 @@ static Finished execute(const std::vector<std::string>& command, const std::stri
 // ---- Images.
 
 // Laid out as the shader's side has them (shim/metalsim/launch.h).
+struct LeastBytes {
+  int buffer;
+  unsigned bytes;
+};
 struct KernelRecord {
   const char* name;
   void (*run)();
   KernelRecord* next;
+  const LeastBytes* least_bytes;
+  unsigned parameters;
 };
 struct Image {
   std::string path, shim;
-  std::map<std::string, void (*)()> kernels;
+  std::map<std::string, KernelInfo> infos;  // by kernel
+  std::map<std::string, std::string> constant_types;
+  std::map<std::string, const KernelRecord*> kernels;
   const FunctionConstant* first_constant;
   std::vector<const FunctionConstant*> constants;  // those with a name
-  void (*derive)();
   char *begin, *end;
 };
 
-static std::unique_ptr<Image> load(const std::string& engine, const std::string& path) {
+static void load(const std::string& engine, Image& image) {
   if (!dlopen(engine.c_str(), RTLD_NOW | RTLD_GLOBAL)) throw std::runtime_error(dlerror());
-  void* handle = dlopen(path.c_str(), RTLD_NOW);
+  void* handle = dlopen(image.path.c_str(), RTLD_NOW);
   if (!handle) throw std::runtime_error(dlerror());
   auto symbol = [&](const char* name) {
     void* found = dlsym(handle, name);
-    if (!found) throw std::runtime_error(path + " has no " + name);
+    if (!found) throw std::runtime_error(image.path + " has no " + name);
     return found;
   };
-  auto image = std::make_unique<Image>();
-  image->path = path;
-  for (auto* r = ((KernelRecord * (*)()) symbol("metalsim_kernels"))(); r; r = r->next)
-    image->kernels[r->name] = r->run;
-  image->first_constant = ((FunctionConstant * (*)()) symbol("metalsim_constants"))();
-  for (const FunctionConstant* r = image->first_constant; r; r = r->next)
-    if (r->name) image->constants.push_back(r);
-  image->derive = (void (*)())symbol("metalsim_derive");
-  image->begin = ((char* (*)())symbol("metalsim_image_begin"))();
-  image->end = ((char* (*)())symbol("metalsim_image_end"))();
-  return image;
+  for (auto* r = ((KernelRecord * (*)()) symbol("metalsim_kernels"))(); r; r = r->next) image.kernels[r->name] = r;
+  image.first_constant = ((FunctionConstant * (*)()) symbol("metalsim_constants"))();
+  for (const FunctionConstant* r = image.first_constant; r; r = r->next)
+    if (r->name) image.constants.push_back(r);
+  image.begin = ((char* (*)())symbol("metalsim_image_begin"))();
+  image.end = ((char* (*)())symbol("metalsim_image_end"))();
 }
 
 // Where in the shader a call is: the innermost frame that is not the shim's own.
@@ -152,10 +154,47 @@ static const char* python() {
   return chosen && *chosen ? chosen : "python3";
 }
 
+// Reads what compile_command.py prints.
+static std::unique_ptr<Image> image_of(const std::string& output) {
+  auto image = std::make_unique<Image>();
+  KernelInfo* kernel = nullptr;
+  std::string engine;
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string what, rest;
+    std::getline(words, what, '\t');
+    std::getline(words, rest);
+    size_t tab = rest.find('\t');
+    if (what == "engine") engine = rest;
+    if (what == "image") image->path = rest;
+    if (what == "shim") image->shim = rest;
+    if (what == "constant") image->constant_types[rest.substr(0, tab)] = rest.substr(tab + 1);
+    if (what == "kernel") kernel = &image->infos[rest];
+    if (what == "threads") kernel->max_threads = std::stoull(rest);
+    if (what != "parameter") continue;
+    std::istringstream fields(rest);
+    std::string kind;
+    int index, constant, read_only, conditional;
+    fields >> kind >> index >> constant >> read_only >> conditional;
+    auto known = kind == "buffer"        ? KernelParameter::buffer
+                 : kind == "threadgroup" ? KernelParameter::threadgroup
+                                         : KernelParameter::other;
+    kernel->parameters.push_back({known, index, (bool)constant, (bool)read_only, (bool)conditional});
+  }
+  load(engine, *image);
+  return image;
+}
+
 Program::Program(std::string source, std::vector<std::string> defines)
     : source_(std::move(source)), defines_(std::move(defines)) {
   Image& built = image(settings().check);
-  for (const FunctionConstant* r : built.constants) constants_.push_back({r->index, r->name, r->size});
+  kernels_ = built.infos;
+  for (const auto& [name, record] : built.kernels)
+    for (const LeastBytes* each = record->least_bytes; each != record->least_bytes + record->parameters; each++)
+      if (each->buffer >= 0) kernels_[name].least_bytes[each->buffer] = each->bytes;
+  for (const FunctionConstant* r : built.constants)
+    constants_.push_back({r->index, r->name, built.constant_types[r->name], r->size});
 }
 Program::~Program() = default;
 
@@ -167,30 +206,7 @@ Image& Program::image(bool checked) {
   command.insert(command.end(), defines_.begin(), defines_.end());
   Finished done = execute(command, source_);
   if (done.status) throw std::runtime_error(done.errors.empty() ? "the shader compiler failed" : done.errors);
-  std::string engine, path, shim, kernel;
-  std::istringstream lines(done.output);
-  for (std::string line; std::getline(lines, line);) {
-    std::istringstream words(line);
-    std::string what, rest;
-    std::getline(words, what, '\t');
-    std::getline(words, rest);
-    if (what == "engine") engine = rest;
-    if (what == "image") path = rest;
-    if (what == "shim") shim = rest;
-    if (what == "kernel") kernels_[kernel = rest] = {};
-    if (what == "threads") kernels_[kernel].max_threads = std::stoull(rest);
-    if (what != "parameter") continue;
-    std::istringstream fields(rest);
-    std::string kind;
-    int index, constant, read_only, conditional;
-    fields >> kind >> index >> constant >> read_only >> conditional;
-    auto known = kind == "buffer"        ? KernelParameter::buffer
-                 : kind == "threadgroup" ? KernelParameter::threadgroup
-                                         : KernelParameter::other;
-    kernels_[kernel].parameters.push_back({known, index, (bool)constant, (bool)read_only, (bool)conditional});
-  }
-  slot = load(engine, path);
-  slot->shim = shim;
+  slot = image_of(done.output);
   return *slot;
 }
 
@@ -226,18 +242,6 @@ static void record(const Dispatch& dispatch, const Request& request, const Count
 
 // ---- Dispatches.
 
-static void set_constants(const Image& image, const std::vector<ConstantValue>& values) {
-  for (const FunctionConstant* r : image.constants) {
-    auto given = std::find_if(values.begin(), values.end(), [&](const ConstantValue& v) {
-      return v.index >= 0 ? v.index == r->index : v.name == r->name;
-    });
-    memset(r->value, 0, r->size);
-    *r->defined = given != values.end();
-    if (*r->defined) memcpy(r->value, given->bytes.data(), std::min<size_t>(r->size, given->bytes.size()));
-  }
-  image.derive();
-}
-
 static std::string describe(const Fault& fault, const Dispatch& dispatch, const Image& image) {
   auto three = [](const uint32_t* v) {
     return "(" + std::to_string(v[0]) + ", " + std::to_string(v[1]) + ", " + std::to_string(v[2]) + ")";
@@ -248,9 +252,17 @@ static std::string describe(const Fault& fault, const Dispatch& dispatch, const 
          three(fault.group) + ", thread " + three(fault.thread) + ", " + place;
 }
 
-static Request request_for(const Dispatch& dispatch, const metalsim_settings& chosen, const Image& image) {
+using ConstantValues = std::vector<ConstantValue>;
+static ConstantValues values_of(const std::vector<GivenConstant>& given) {
+  ConstantValues values;
+  for (const GivenConstant& each : given)
+    values.push_back({each.index, each.index < 0 ? each.name.c_str() : nullptr, each.bytes.data(), each.bytes.size()});
+  return values;
+}
+static Request request_for(const Dispatch& dispatch, const metalsim_settings& chosen, const Image& image,
+                           const ConstantValues& values) {
   Request request{};
-  request.kernel = image.kernels.at(dispatch.kernel);
+  request.kernel = image.kernels.at(dispatch.kernel)->run;
   std::map<int, KernelParameter> parameters;
   for (const KernelParameter& p : dispatch.program->kernels().at(dispatch.kernel).parameters)
     if (p.kind == KernelParameter::buffer) parameters.emplace(p.index, p);
@@ -272,6 +284,8 @@ static Request request_for(const Dispatch& dispatch, const metalsim_settings& ch
   request.image_begin = image.begin;
   request.image_end = image.end;
   request.constants = image.first_constant;
+  request.values = values.data();
+  request.value_count = values.size();
   return request;
 }
 
@@ -281,11 +295,8 @@ std::optional<std::string> run(const Dispatch& dispatch) try {
   metalsim_settings chosen = settings();
   Image& image = dispatch.program->image(chosen.check);
   auto engine = (DispatchFunction)dlsym(RTLD_DEFAULT, "metalsim_dispatch");
-  Request request = request_for(dispatch, chosen, image);
-  // Function constants are variables of the image, so one dispatch at a time; its threadgroups run in parallel.
-  static auto* one_at_a_time = new std::mutex;
-  std::lock_guard<std::mutex> lock(*one_at_a_time);
-  set_constants(image, dispatch.constants);
+  ConstantValues values = values_of(dispatch.constants);
+  Request request = request_for(dispatch, chosen, image, values);
   Counters counters{};
   Fault fault{};
   if (engine(&request, &counters, &fault)) return describe(fault, dispatch, image);

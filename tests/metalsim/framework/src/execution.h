@@ -19,17 +19,18 @@ struct KernelParameter {
 };
 struct KernelInfo {
   std::vector<KernelParameter> parameters;
-  uint64_t max_threads;  // of a threadgroup
+  uint64_t max_threads;                      // of a threadgroup
+  std::map<int, unsigned> least_bytes = {};  // that a buffer must have, where the kernel says so
 };
 struct ConstantInfo {
   int index;
-  std::string name;
+  std::string name, type;
   unsigned size;
 };
-// A value given for a function constant, by index or (index -1) by name.
-struct ConstantValue {
+// A value given for a function constant, by index or (index -1) by name. The type is Metal's name for it.
+struct GivenConstant {
   int index;
-  std::string name, bytes;
+  std::string name, type, bytes;
 };
 
 struct Image;  // a loaded shared object
@@ -62,7 +63,7 @@ struct BoundBuffer {
 struct Dispatch {
   std::shared_ptr<Program> program;
   std::string kernel;
-  std::vector<ConstantValue> constants;
+  std::vector<GivenConstant> constants;
   std::map<int, BoundBuffer> buffers;
   std::map<int, uint64_t> threadgroup_bytes;
   uint64_t grid[3], threadgroup[3];
@@ -71,6 +72,7 @@ struct Dispatch {
 // Runs it on this thread (and the engine's own). Returns what went wrong, or nothing.
 std::optional<std::string> run(const Dispatch& dispatch);
 
+constexpr uint32_t kLifo = 1, kRandom = 2;  // values of the setting `order`
 metalsim_settings settings();
 
 }  // namespace metalsim

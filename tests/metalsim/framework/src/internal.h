@@ -18,16 +18,22 @@ extern "C" void _Block_release(const void* block);
 
 namespace metalsim {
 
-constexpr NSUInteger kBufferSlots = 31, kThreadgroupMemory = 32768, kMaxThreads = 1024, kMaxInlineBytes = 4096;
+constexpr NSUInteger kBufferSlots = 31, kThreadgroupMemory = 32768, kMaxThreads = 1024, kMaxInlineBytes = 4096,
+                     kSimdgroup = 32;
 constexpr NSUInteger kThreadgroupGranule = 16;  // threadgroup memory comes in multiples of this
+constexpr NSUInteger kConstantAlignment = 4;    // of offsets for `constant` parameters, as Apple's GPUs want it
 
 inline NSString* string_of(const std::string& text) { return [NSString stringWithUTF8String:text.c_str()]; }
 NSError* error_with(NSString* domain, NSInteger code, const std::string& message);
 // What Metal's validation would assert on, where there is no command buffer to fail.
 void report_misuse(const std::string& message);
 
-// A step of a command buffer. Returns what went wrong, or nothing.
-using Command = std::function<std::optional<std::string>()>;
+// A step of a command buffer.
+struct Command {
+  std::function<std::optional<std::string>()> run;  // returns what went wrong, or nothing
+  std::function<bool()> ready = nullptr;            // whether it can run yet; called with the schedule's lock held
+  bool always = false;                              // runs after a failure too
+};
 
 // Keeps an Objective-C object alive for as long as a command may use it.
 class Kept {
@@ -46,8 +52,8 @@ class Kept {
 
 // What the device makes, each where its class is; all are owned by the caller.
 id<MTLLibrary> new_library(NSString* source, MTLCompileOptions* options, NSError** error);
-id<MTLComputePipelineState> new_pipeline(id<MTLFunction> function, NSError** error);
-id<MTLCommandQueue> new_queue();
+id<MTLComputePipelineState> new_pipeline(MTLComputePipelineDescriptor* descriptor, NSError** error);
+id<MTLCommandQueue> new_queue(NSUInteger most_buffers);
 
 @interface MetalsimDevice : NSObject <MTLDevice>
 + (MetalsimDevice*)shared;
@@ -68,7 +74,7 @@ id<MTLCommandQueue> new_queue();
  @public
   std::shared_ptr<metalsim::Program>* _program;
   std::string* _host_name;
-  std::vector<metalsim::ConstantValue>* _constants;
+  std::vector<metalsim::GivenConstant>* _constants;
   NSString* _label;
 }
 @end
@@ -76,6 +82,9 @@ id<MTLCommandQueue> new_queue();
 @interface MetalsimPipeline : NSObject <MTLComputePipelineState> {
  @public
   MetalsimFunction* _function;
+  NSString* _label;
+  NSUInteger _max_threads;  // of a threadgroup
+  BOOL _whole_simdgroups;   // its threads are promised to be a multiple of a simdgroup's
 }
 @end
 
@@ -84,6 +93,7 @@ id<MTLCommandQueue> new_queue();
   struct EventState* _state;
   NSString* _label;
 }
+- (uint64_t)value;  // with the schedule's lock held
 @end
 
 @class MetalsimCommandQueue;
@@ -94,22 +104,19 @@ id<MTLCommandQueue> new_queue();
 - (void)encode:(const metalsim::Command&)command;
 - (void)encoderEnded;
 - (void)fail:(const std::string&)message;
-- (void)execute;
-- (void)runHandlers;
 @end
 
 @interface MetalsimCommandQueue : NSObject <MTLCommandQueue> {
  @public
   struct QueueState* _state;
 }
-- (void)completeThrough:(MetalsimCommandBuffer*)last;
 @end
 
 @interface MetalsimComputeEncoder : NSObject <MTLComputeCommandEncoder> {
  @public
   struct EncoderState* _state;
 }
-- (instancetype)initWithBuffer:(MetalsimCommandBuffer*)buffer;
+- (instancetype)initWithBuffer:(MetalsimCommandBuffer*)buffer type:(MTLDispatchType)type;
 @end
 
 @interface MetalsimBlitEncoder : NSObject <MTLBlitCommandEncoder> {

@@ -49,38 +49,55 @@ using namespace metalsim;
 }
 @end
 
-// Bytes of a scalar or vector type; 0 for one that no function constant has.
-static size_t size_of(MTLDataType type) {
-  auto vector = [&](NSUInteger scalar, size_t bytes) -> size_t {
-    NSUInteger extra = type - scalar;  // 0 to 3: one to four elements, of which three take the room of four
-    return bytes * (extra == 2 ? 4 : extra + 1);
-  };
-  switch (type) {
-    case MTLDataTypeFloat ... MTLDataTypeFloat4:
-      return vector(MTLDataTypeFloat, 4);
-    case MTLDataTypeHalf ... MTLDataTypeHalf4:
-      return vector(MTLDataTypeHalf, 2);
-    case MTLDataTypeInt ... MTLDataTypeInt4:
-      return vector(MTLDataTypeInt, 4);
-    case MTLDataTypeUInt ... MTLDataTypeUInt4:
-      return vector(MTLDataTypeUInt, 4);
-    case MTLDataTypeShort:
-    case MTLDataTypeUShort:
-    case MTLDataTypeBFloat:
-      return 2;
-    case MTLDataTypeChar:
-    case MTLDataTypeUChar:
-    case MTLDataTypeBool:
-      return 1;
-    case MTLDataTypeLong:
-    case MTLDataTypeULong:
-      return 8;
-    default:
-      return 0;
+namespace {
+// A type of function constants, by its name in Metal. Vectors of two to four follow the scalar in MTLDataType.
+struct ConstantType {
+  std::string name;
+  size_t bytes = 0;
+};
+struct Scalar {
+  MTLDataType type;
+  const char* name;
+  size_t bytes;
+};
+constexpr Scalar kScalars[] = {
+    {MTLDataTypeFloat, "float", 4}, {MTLDataTypeHalf, "half", 2},   {MTLDataTypeInt, "int", 4},
+    {MTLDataTypeUInt, "uint", 4},   {MTLDataTypeShort, "short", 2}, {MTLDataTypeUShort, "ushort", 2},
+    {MTLDataTypeChar, "char", 1},   {MTLDataTypeUChar, "uchar", 1}, {MTLDataTypeBool, "bool", 1},
+    {MTLDataTypeLong, "long", 8},   {MTLDataTypeULong, "ulong", 8}, {MTLDataTypeBFloat, "bfloat", 2},
+};
+}  // namespace
+
+// With no bytes for a type that no function constant has.
+static ConstantType constant_type(MTLDataType type) {
+  for (const Scalar& scalar : kScalars) {
+    NSUInteger elements = type - scalar.type + 1;
+    if (type < scalar.type || elements > 4) continue;
+    // Three elements take the room of four.
+    return {scalar.name + (elements > 1 ? std::to_string(elements) : ""),
+            scalar.bytes * (elements == 3 ? 4 : elements)};
   }
+  return {};
+}
+// As constant_type names it, or "" where the shader has a name of its own for the type.
+static std::string plain_type(const std::string& text) {
+  static const std::map<std::string, const char*> other_names = {
+      {"unsigned", "uint"},       {"unsigned int", "uint"}, {"unsigned short", "ushort"}, {"unsigned char", "uchar"},
+      {"unsigned long", "ulong"}, {"int32_t", "int"},       {"uint32_t", "uint"},         {"int16_t", "short"},
+      {"uint16_t", "ushort"},     {"int8_t", "char"},       {"uint8_t", "uchar"},         {"int64_t", "long"},
+      {"uint64_t", "ulong"},      {"size_t", "ulong"},      {"float32_t", "float"},
+  };
+  size_t scope = text.rfind(':');
+  std::string name = scope == std::string::npos ? text : text.substr(text.find_first_not_of(' ', scope + 1));
+  auto other = other_names.find(name);
+  if (other != other_names.end()) return other->second;
+  for (const Scalar& scalar : kScalars)
+    for (const char* elements : {"", "2", "3", "4"})
+      if (name == std::string(scalar.name) + elements) return name;
+  return "";
 }
 
-using Values = std::vector<ConstantValue>;
+using Values = std::vector<GivenConstant>;
 
 @implementation MTLFunctionConstantValues
 - (instancetype)init {
@@ -95,22 +112,22 @@ using Values = std::vector<ConstantValue>;
   ((Values*)_values)->clear();
 }
 - (void)set:(const void*)value type:(MTLDataType)type index:(int)index name:(const std::string&)name {
-  size_t size = size_of(type);
-  if (!size) {
+  ConstantType known = constant_type(type);
+  if (!known.bytes) {
     report_misuse("-[MTLFunctionConstantValues setConstantValue:type:...]: type " + std::to_string(type) +
                   " is none of a function constant");
     return;
   }
   auto& values = *(Values*)_values;
-  std::erase_if(values, [&](const ConstantValue& v) { return v.index == index && v.name == name; });
-  values.push_back({index, name, std::string((const char*)value, size)});
+  std::erase_if(values, [&](const GivenConstant& v) { return v.index == index && v.name == name; });
+  values.push_back({index, name, known.name, std::string((const char*)value, known.bytes)});
 }
 - (void)setConstantValue:(const void*)value type:(MTLDataType)type atIndex:(NSUInteger)index {
   [self set:value type:type index:(int)index name:""];
 }
 - (void)setConstantValues:(const void*)values type:(MTLDataType)type withRange:(NSRange)range {
   for (NSUInteger i = 0; i < range.length; i++)
-    [self set:(const char*)values + i * size_of(type) type:type index:(int)(range.location + i) name:""];
+    [self set:(const char*)values + i * constant_type(type).bytes type:type index:(int)(range.location + i) name:""];
 }
 - (void)setConstantValue:(const void*)value type:(MTLDataType)type withName:(NSString*)name {
   [self set:value type:type index:-1 name:name.UTF8String];
@@ -146,28 +163,89 @@ using Values = std::vector<ConstantValue>;
 }
 @end
 
+@implementation MTLComputePipelineDescriptor
+- (void)dealloc {
+  [self reset];
+  [super dealloc];
+}
+- (void)reset {
+  self.label = nil;
+  self.computeFunction = nil;
+  _max_threads = 0;
+  _whole_simdgroups = NO;
+}
+- (NSString*)label {
+  return _label;
+}
+- (void)setLabel:(NSString*)label {
+  [label retain];
+  [_label release];
+  _label = label;
+}
+- (id<MTLFunction>)computeFunction {
+  return _function;
+}
+- (void)setComputeFunction:(id<MTLFunction>)function {
+  [(id)function retain];
+  [(id)_function release];
+  _function = function;
+}
+- (NSUInteger)maxTotalThreadsPerThreadgroup {
+  return _max_threads;
+}
+- (void)setMaxTotalThreadsPerThreadgroup:(NSUInteger)threads {
+  _max_threads = threads;
+}
+- (BOOL)threadGroupSizeIsMultipleOfThreadExecutionWidth {
+  return _whole_simdgroups;
+}
+- (void)setThreadGroupSizeIsMultipleOfThreadExecutionWidth:(BOOL)whole {
+  _whole_simdgroups = whole;
+}
+@end
+
 @implementation MetalsimPipeline
 - (void)dealloc {
   [_function release];
+  [_label release];
   [super dealloc];
 }
 - (NSString*)label {
-  return [_function label];
+  return _label;
 }
 - (id<MTLDevice>)device {
   return [MetalsimDevice shared];
 }
 - (NSUInteger)maxTotalThreadsPerThreadgroup {
-  return (*_function->_program)->kernels().at(*_function->_host_name).max_threads;
+  return _max_threads;
 }
 - (NSUInteger)threadExecutionWidth {
-  return 32;
+  return kSimdgroup;
 }
 // Not known before the kernel runs; what it declares is counted against the limit then.
 - (NSUInteger)staticThreadgroupMemoryLength {
   return 0;
 }
 @end
+
+id<MTLComputePipelineState> new_pipeline(MTLComputePipelineDescriptor* descriptor, NSError** error) {
+  MetalsimFunction* function = (MetalsimFunction*)descriptor.computeFunction;
+  std::string problem;
+  NSUInteger asked = descriptor.maxTotalThreadsPerThreadgroup;
+  if (!function) problem = "the descriptor has no function";
+  if (asked > kMaxThreads) problem = std::to_string(asked) + " threads in a threadgroup; the device's limit is 1024";
+  if (!problem.empty()) {
+    report_misuse("-[MTLDevice newComputePipelineStateWithDescriptor:options:reflection:error:]: " + problem);
+    if (error) *error = error_with(MTLLibraryErrorDomain, MTLLibraryErrorUnsupported, problem);
+    return nil;
+  }
+  MetalsimPipeline* pipeline = [MetalsimPipeline alloc];
+  pipeline->_function = [function retain];
+  pipeline->_label = [(descriptor.label ? descriptor.label : function.label) retain];
+  pipeline->_max_threads = asked ? asked : (*function->_program)->kernels().at(*function->_host_name).max_threads;
+  pipeline->_whole_simdgroups = descriptor.threadGroupSizeIsMultipleOfThreadExecutionWidth;
+  return pipeline;
+}
 
 // ---- Libraries.
 
@@ -210,14 +288,15 @@ using Values = std::vector<ConstantValue>;
 - (id<MTLFunction>)newFunctionWithName:(NSString*)name {
   return [self newFunctionNamed:name constants:{}];
 }
-// A value of another size than the constant's is a value of another type.
+// A value of another type than the constant's. Where we don't know the type by its name, its size decides.
 - (std::string)mismatchIn:(const Values&)values {
-  for (const ConstantValue& value : values)
+  for (const GivenConstant& value : values)
     for (const ConstantInfo& constant : (*_program)->constants()) {
-      bool meant = value.index >= 0 ? value.index == constant.index : value.name == constant.name;
-      if (meant && value.bytes.size() != constant.size)
-        return "function constant '" + constant.name + "' has " + std::to_string(constant.size) +
-               " bytes, the value given for it has " + std::to_string(value.bytes.size());
+      if (value.index >= 0 ? value.index != constant.index : value.name != constant.name) continue;
+      std::string type = plain_type(constant.type);
+      if (type.empty() ? value.bytes.size() != constant.size : value.type != type)
+        return "function constant '" + constant.name + "' is of the type " + constant.type +
+               ", the value given for it of the type " + value.type;
     }
   return "";
 }
@@ -252,15 +331,4 @@ id<MTLLibrary> new_library(NSString* source, MTLCompileOptions* options, NSError
     if (error) *error = error_with(MTLLibraryErrorDomain, MTLLibraryErrorCompileFailure, failure.what());
     return nil;
   }
-}
-
-id<MTLComputePipelineState> new_pipeline(id<MTLFunction> function, NSError** error) {
-  if (!function) {
-    report_misuse("-[MTLDevice newComputePipelineStateWithFunction:error:]: the function is nil");
-    if (error) *error = error_with(MTLLibraryErrorDomain, MTLLibraryErrorFunctionNotFound, "the function is nil");
-    return nil;
-  }
-  MetalsimPipeline* pipeline = [MetalsimPipeline alloc];
-  pipeline->_function = [(MetalsimFunction*)function retain];
-  return pipeline;
 }

@@ -167,8 +167,20 @@ static NSNumber* number(long integer, double real, BOOL is_real) {
 + (NSNumber*)numberWithInt:(int)value {
   return number(value, 0, NO);
 }
++ (NSNumber*)numberWithUnsignedInt:(unsigned int)value {
+  return number(value, 0, NO);
+}
++ (NSNumber*)numberWithLong:(long)value {
+  return number(value, 0, NO);
+}
++ (NSNumber*)numberWithUnsignedLong:(unsigned long)value {
+  return number((long)value, 0, NO);
+}
 + (NSNumber*)numberWithUnsignedInteger:(NSUInteger)value {
   return number((long)value, 0, NO);
+}
++ (NSNumber*)numberWithFloat:(float)value {
+  return number(0, value, YES);
 }
 + (NSNumber*)numberWithDouble:(double)value {
   return number(0, value, YES);
@@ -203,6 +215,17 @@ static NSNumber* number(long integer, double real, BOOL is_real) {
 
 // ---- Collections, which own their objects.
 
+// Hands out what is left of a collection, in portions. `at` gives its objects by their numbers.
+template <class At>
+static NSUInteger enumerate(NSFastEnumerationState* state, id* buffer, NSUInteger room, NSUInteger total, At at) {
+  static unsigned long never_changes;
+  NSUInteger given = 0;
+  while (given < room && state->state < total) buffer[given++] = at(state->state++);
+  state->itemsPtr = buffer;
+  state->mutationsPtr = &never_changes;
+  return given;
+}
+
 @interface MetalsimArray : NSArray {
  @public
   std::vector<id>* _objects;
@@ -225,6 +248,9 @@ static NSNumber* number(long integer, double real, BOOL is_real) {
     abort();
   }
   return objects[index];
+}
+- (NSUInteger)countByEnumeratingWithState:(NSFastEnumerationState*)state objects:(id*)buffer count:(NSUInteger)count {
+  return enumerate(state, buffer, count, [self count], [&](NSUInteger i) { return [self objectAtIndex:i]; });
 }
 @end
 @implementation MetalsimArray
@@ -260,6 +286,10 @@ static NSNumber* number(long integer, double real, BOOL is_real) {
     if ([key isEqual:wanted]) return value;
   return nil;
 }
+- (NSUInteger)countByEnumeratingWithState:(NSFastEnumerationState*)state objects:(id*)buffer count:(NSUInteger)count {
+  auto& pairs = *((MetalsimDictionary*)self)->_pairs;
+  return enumerate(state, buffer, count, pairs.size(), [&](NSUInteger i) { return pairs[i].first; });
+}
 @end
 @implementation MetalsimDictionary
 - (void)dealloc {
@@ -268,6 +298,59 @@ static NSNumber* number(long integer, double real, BOOL is_real) {
     [value release];
   }
   delete _pairs;
+  [super dealloc];
+}
+@end
+
+// ---- Bytes and addresses.
+
+@interface MetalsimData : NSData {
+ @public
+  std::string* _content;
+}
+@end
+@implementation NSData
++ (instancetype)dataWithBytes:(const void*)bytes length:(NSUInteger)length {
+  MetalsimData* data = [MetalsimData alloc];
+  data->_content = new std::string((const char*)bytes, length);
+  return [(id)data autorelease];
+}
+- (const void*)bytes {
+  return ((MetalsimData*)self)->_content->data();
+}
+- (NSUInteger)length {
+  return ((MetalsimData*)self)->_content->size();
+}
+@end
+@implementation MetalsimData
+- (void)dealloc {
+  delete _content;
+  [super dealloc];
+}
+@end
+
+@interface MetalsimURL : NSURL {
+ @public
+  NSString* _path;
+}
+@end
+@implementation NSURL
+@dynamic path;
++ (NSURL*)fileURLWithPath:(NSString*)path {
+  MetalsimURL* url = [MetalsimURL alloc];
+  url->_path = [path retain];
+  return [url autorelease];
+}
+@end
+@implementation MetalsimURL
+- (NSString*)path {
+  return _path;
+}
+- (NSString*)description {
+  return [NSString stringWithFormat:@"file://%@", _path];
+}
+- (void)dealloc {
+  [_path release];
   [super dealloc];
 }
 @end

@@ -129,6 +129,60 @@ CASE(no_threadgroup_memory) {
   [encoder dispatchThreads:size(8) threadsPerThreadgroup:size(8)];
   end_and_show();
 }
+static void dispatch_work(MTLSize threads) {
+  [encoder setComputePipelineState:new_pipeline_of(@"work")];
+  for (int i = 0; i < 2; i++) [encoder setBuffer:buffer offset:0 atIndex:i];
+  [encoder setThreadgroupMemoryLength:128 atIndex:0];
+  [encoder dispatchThreads:threads threadsPerThreadgroup:threads];
+}
+CASE(too_few_bytes_for_a_reference) {
+  [encoder setBytes:"12" length:2 atIndex:2];
+  dispatch_work(size(8));
+  end_and_show();
+}
+CASE(too_small_a_rest_for_a_reference) {
+  [encoder setBuffer:[device() newBufferWithLength:6 options:0] offset:4 atIndex:2];
+  dispatch_work(size(8));
+  end_and_show();
+}
+CASE(constant_memory_at_an_odd_offset) {
+  [encoder setBuffer:buffer offset:6 atIndex:2];
+  dispatch_work(size(8));
+  end_and_show();
+}
+static id<MTLComputePipelineState> described(void (^describe)(MTLComputePipelineDescriptor*)) {
+  MTLComputePipelineDescriptor* descriptor = [[[MTLComputePipelineDescriptor alloc] init] autorelease];
+  descriptor.computeFunction = [new_shader_library() newFunctionWithName:@"add_one"];
+  describe(descriptor);
+  return [device() newComputePipelineStateWithDescriptor:descriptor options:0 reflection:nil error:nil];
+}
+CASE(more_threads_than_the_descriptor_says) {
+  pipeline = described(^(MTLComputePipelineDescriptor* descriptor) {
+    descriptor.maxTotalThreadsPerThreadgroup = 4;
+  });
+  bind_and_dispatch(size(8), size(5));
+  end_and_show();
+}
+CASE(a_promise_of_whole_simdgroups) {
+  pipeline = described(^(MTLComputePipelineDescriptor* descriptor) {
+    descriptor.threadGroupSizeIsMultipleOfThreadExecutionWidth = YES;
+  });
+  bind_and_dispatch(size(8), size(32));
+  bind_and_dispatch(size(8), size(8));
+  end_and_show();
+}
+CASE(pipeline_with_more_threads_than_there_are) {
+  CHECK(!described(^(MTLComputePipelineDescriptor* descriptor) {
+    descriptor.maxTotalThreadsPerThreadgroup = 1025;
+  }));
+  end_and_show();
+}
+CASE(pipeline_of_no_function) {
+  CHECK(!described(^(MTLComputePipelineDescriptor* descriptor) {
+    [descriptor reset];
+  }));
+  end_and_show();
+}
 CASE(encoding_after_the_end) {
   [encoder endEncoding];
   [encoder setBuffer:buffer offset:0 atIndex:0];
@@ -180,6 +234,30 @@ CASE(a_handler_after_the_commit) {
 CASE(waiting_before_the_commit) {
   [[queue commandBuffer] waitUntilCompleted];
   end_and_show();
+}
+CASE(signalling_within_an_encoder) {
+  [commands encodeSignalEvent:[device() newSharedEvent] value:1];
+  end_and_show();
+}
+CASE(signalling_no_event) {
+  [encoder endEncoding];
+  [commands encodeSignalEvent:nil value:1];
+  commit_and_show();
+}
+CASE(waiting_for_no_event) {
+  [encoder endEncoding];
+  [commands encodeWaitForEvent:nil value:1];
+  commit_and_show();
+}
+CASE(too_many_open_command_buffers) {
+  id<MTLCommandQueue> narrow = [device() newCommandQueueWithMaxCommandBufferCount:3];
+  for (int i = 0; i < 5; i++) [[narrow commandBuffer] commit];
+  @autoreleasepool {
+    for (int i = 0; i < 3; i++) [narrow commandBuffer];
+  }
+  for (int i = 0; i < 3; i++) [narrow commandBuffer];
+  puts("no error");
+  [narrow commandBuffer];
 }
 CASE(copy_beyond_the_buffer) {
   [encoder endEncoding];

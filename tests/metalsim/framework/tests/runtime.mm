@@ -237,6 +237,43 @@ CASE(values) {
   CHECK([text isKindOfClass:[NSString class]] && ![text isKindOfClass:[NSNumber class]]);
   CHECK([text respondsToSelector:@selector(UTF8String)] && ![text respondsToSelector:@selector(intValue)]);
 }
+CASE(literals_and_loops) {
+  NSArray* array = @[ @"x", @1, @2.5, @YES, @(4u), @(5l), @0.5f ];
+  CHECK(array.count == 7 && [[array objectAtIndex:1] intValue] == 1 && [[array objectAtIndex:3] boolValue]);
+  CHECK([[array objectAtIndex:4] intValue] == 4 && [[array objectAtIndex:6] doubleValue] == 0.5);
+  NSDictionary<NSString*, NSNumber*>* map = @{@"one" : @1, @"two" : @2};
+  int sum = 0, objects = 0;
+  for (NSString* key in map) sum += [map objectForKey:key].intValue;
+  NSDictionary* none = nil;
+  for (id key in none) sum += key ? 100 : 100;
+  id many[50];
+  for (int i = 0; i < 50; i++) many[i] = @(i);  // more than the loop fetches at once
+  for (NSNumber* each in [NSArray arrayWithObjects:many count:50]) CHECK(each.intValue == objects++);
+  CHECK(sum == 3 && objects == 50);
+}
+CASE(bytes_and_addresses) {
+  char bytes[] = "a\0b";
+  NSData* data = [NSData dataWithBytes:bytes length:3];
+  bytes[0] = 'c';
+  CHECK(data.length == 3 && !memcmp([data bytes], "a\0b", 3));
+  CHECK([[NSURL fileURLWithPath:@"/tmp/x"].path isEqual:@"/tmp/x"]);
+}
+CASE(semaphores) {
+  dispatch_semaphore_t semaphore = dispatch_semaphore_create(1);
+  CHECK(dispatch_semaphore_wait(semaphore, DISPATCH_TIME_FOREVER) == 0);
+  CHECK(dispatch_semaphore_wait(semaphore, DISPATCH_TIME_NOW) != 0);
+  CHECK(dispatch_semaphore_wait(semaphore, dispatch_time(DISPATCH_TIME_NOW, NSEC_PER_MSEC)) != 0);
+  std::thread other([=] {
+    for (int i = 0; i < 2; i++) dispatch_semaphore_signal(semaphore);
+  });
+  for (int i = 0; i < 2; i++) CHECK(dispatch_semaphore_wait(semaphore, DISPATCH_TIME_FOREVER) == 0);
+  other.join();
+  CHECK(dispatch_semaphore_wait(semaphore, DISPATCH_TIME_NOW) != 0);
+  dispatch_retain(semaphore);
+  dispatch_release(semaphore);
+  dispatch_release(semaphore);
+  CHECK(metalsim_live_objects("MetalsimSemaphore") == 0);
+}
 CASE(index_beyond_an_array) {
   id objects[] = {@"a"};
   [[NSArray arrayWithObjects:objects count:1] objectAtIndex:1];

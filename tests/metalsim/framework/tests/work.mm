@@ -137,6 +137,40 @@ CASE(eager_work_is_done_without_a_wait) {
   [commands waitUntilCompleted];
 }
 
+CASE(concurrent_dispatches_need_barriers) {
+  id<MTLComputePipelineState> add_one = new_pipeline_of(@"add_one"), twice = new_pipeline_of(@"twice");
+  id<MTLBuffer> buffer = [device() newBufferWithLength:32 options:0];
+  auto run = [&](MTLDispatchType type, bool barrier) {
+    id<MTLCommandBuffer> commands = [[device() newCommandQueue] commandBuffer];
+    id<MTLComputeCommandEncoder> encoder = [commands computeCommandEncoderWithDispatchType:type];
+    [encoder setBuffer:buffer offset:0 atIndex:0];
+    *(int*)[buffer contents] = 0;
+    for (id<MTLComputePipelineState> each : {add_one, twice}) {
+      [encoder setComputePipelineState:each];
+      [encoder dispatchThreads:MTLSizeMake(1, 1, 1) threadsPerThreadgroup:MTLSizeMake(1, 1, 1)];
+      if (barrier) [encoder memoryBarrierWithScope:MTLBarrierScopeBuffers];
+    }
+    [encoder endEncoding];
+    [commands commit];
+    [commands waitUntilCompleted];
+    return *(const int*)[buffer contents];
+  };
+  metalsim_settings settings;
+  metalsim_get_settings(&settings);
+  settings.order = 1;
+  metalsim_set_settings(&settings);
+  CHECK(run(MTLDispatchTypeSerial, false) == 2 && run(MTLDispatchTypeConcurrent, true) == 2);
+  CHECK(run(MTLDispatchTypeConcurrent, false) == 1);
+  settings.order = 2;
+  int reversed = 0;
+  for (settings.seed = 0; settings.seed < 32; settings.seed++) {
+    metalsim_set_settings(&settings);
+    reversed += run(MTLDispatchTypeConcurrent, false) == 1;
+    CHECK(run(MTLDispatchTypeConcurrent, true) == 2);
+  }
+  CHECK(reversed > 0 && reversed < 32);
+}
+
 CASE(enqueue_fixes_the_order) {
   id<MTLCommandQueue> queue = [device() newCommandQueue];
   id<MTLComputePipelineState> add_one = new_pipeline_of(@"add_one"), twice = new_pipeline_of(@"twice");
@@ -221,14 +255,69 @@ CASE(functions_that_are_not_there) {
   CHECK(![library newFunctionWithName:@"absent" constantValues:values error:&error]);
   CHECK(error.code == MTLLibraryErrorFunctionNotFound);
   CHECK_CONTAINS(error.localizedDescription, "'absent'");
-  double wrong = 1;
-  [values setConstantValue:&wrong type:MTLDataTypeLong atIndex:3];
+  int wrong = 1;
+  [values setConstantValue:&wrong type:MTLDataTypeInt atIndex:3];
   CHECK(![library newFunctionWithName:@"work" constantValues:values error:&error]);
-  CHECK_CONTAINS(error.localizedDescription, "'kFactor' has 4 bytes, the value given for it has 8");
+  CHECK_CONTAINS(error.localizedDescription, "'kFactor' is of the type float, the value given for it of the type int");
   [values reset];
   bool both[] = {true};
   [values setConstantValues:both type:MTLDataTypeBool withRange:NSMakeRange(4, 1)];
   CHECK([library newFunctionWithName:@"work" constantValues:values error:&error]);
+}
+
+CASE(types_of_constants) {
+  NSString* source =
+      @"#include <metal_stdlib>\nusing Mine = short;\n"
+       "constant metal::uint3 a [[function_constant(0)]];\nconstant unsigned b [[function_constant(1)]];\n"
+       "constant Mine c [[function_constant(2)]];\n"
+       "kernel void sum(device uint* x) { x[0] = a.x + a.z * b + c; }";
+  id<MTLLibrary> library = [device() newLibraryWithSource:source options:nil error:nil];
+  uint32_t values[4] = {1, 2, 3, 4}, factor = 10;
+  int16_t more = 5;
+  auto function = [&](MTLDataType a, MTLDataType b, MTLDataType c) {
+    MTLFunctionConstantValues* all = [[[MTLFunctionConstantValues alloc] init] autorelease];
+    [all setConstantValue:values type:a withName:@"a"];
+    [all setConstantValue:&factor type:b atIndex:1];
+    [all setConstantValue:&more type:c withName:@"c"];
+    return [library newFunctionWithName:@"sum" constantValues:all error:nil];
+  };
+  CHECK(!function(MTLDataTypeUInt4, MTLDataTypeUInt, MTLDataTypeShort));
+  CHECK(!function(MTLDataTypeUInt3, MTLDataTypeInt, MTLDataTypeShort));
+  CHECK(!function(MTLDataTypeUInt3, MTLDataTypeUInt, MTLDataTypeInt));  // the shader's own name for short
+  id<MTLComputePipelineState> pipeline =
+      [device() newComputePipelineStateWithFunction:function(MTLDataTypeUInt3, MTLDataTypeUInt, MTLDataTypeShort)
+                                              error:nil];
+  id<MTLBuffer> buffer = [device() newBufferWithLength:32 options:0];
+  id<MTLCommandBuffer> commands = [[device() newCommandQueue] commandBuffer];
+  encode(commands, pipeline, buffer, 1);
+  [commands commit];
+  [commands waitUntilCompleted];
+  CHECK(*(const uint32_t*)[buffer contents] == 36);
+}
+
+CASE(pipelines_by_descriptor) {
+  MTLComputePipelineDescriptor* descriptor = [[MTLComputePipelineDescriptor alloc] init];
+  id<MTLFunction> function = [new_shader_library() newFunctionWithName:@"twice"];
+  descriptor.computeFunction = function;
+  CHECK([(id)function retainCount] == 2);
+  function.label = @"of the function";
+  id<MTLComputePipelineState> pipelines[2];
+  for (id<MTLComputePipelineState>& each : pipelines) {
+    each = [device() newComputePipelineStateWithDescriptor:descriptor options:0 reflection:nil error:nil];
+    descriptor.label = @"of its own";
+    descriptor.maxTotalThreadsPerThreadgroup = 4;
+  }
+  CHECK([pipelines[0].label isEqual:@"of the function"] && pipelines[0].maxTotalThreadsPerThreadgroup == 64);
+  CHECK([pipelines[1].label isEqual:@"of its own"] && pipelines[1].maxTotalThreadsPerThreadgroup == 4);
+  [descriptor release];
+  CHECK([(id)function retainCount] == 3);
+}
+
+CASE(compiled_libraries_are_refused) {
+  NSError* error = nil;
+  CHECK(![device() newLibraryWithURL:[NSURL fileURLWithPath:@"/x.metallib"] error:&error]);
+  CHECK(error.code == MTLLibraryErrorUnsupported);
+  CHECK_CONTAINS(error.localizedDescription, "metalsim runs no compiled libraries: /x.metallib");
 }
 
 CASE(a_fault_fails_its_command_buffer_only) {
@@ -298,25 +387,6 @@ CASE(borrowed_memory_goes_back_once) {
   [(id)buffer release];
   CHECK(calls == 1);
   free(memory);
-}
-
-CASE(events_order_two_queues) {
-  id<MTLCommandQueue> one = [device() newCommandQueue], two = [device() newCommandQueue];
-  id<MTLComputePipelineState> add_one = new_pipeline_of(@"add_one"), twice = new_pipeline_of(@"twice");
-  id<MTLBuffer> buffer = [device() newBufferWithLength:32 options:0];
-  id<MTLSharedEvent> event = [device() newSharedEvent];
-  id<MTLCommandBuffer> waiter = [two commandBuffer], signaler = [one commandBuffer];
-  [waiter encodeWaitForEvent:event value:7];
-  encode(waiter, twice, buffer, 8);
-  [waiter commit];
-  encode(signaler, add_one, buffer, 8);
-  [signaler encodeSignalEvent:event value:7];
-  [signaler commit];
-  CHECK(event.signaledValue == 0 && ![event waitUntilSignaledValue:7 timeoutMS:1]);
-  [waiter waitUntilCompleted];
-  CHECK(event.signaledValue == 7 && *(const int*)[buffer contents] == 2);
-  event.signaledValue = 9;
-  CHECK([event waitUntilSignaledValue:8 timeoutMS:0]);
 }
 
 CASE(settings_and_records) {

@@ -87,6 +87,16 @@ METALSIM_ATTRIBUTE(dispatch_simdgroups_per_threadgroup, scalar((threads_in_group
 METALSIM_ATTRIBUTE(threads_per_simdgroup, scalar(32))
 METALSIM_ATTRIBUTE(thread_execution_width, scalar(32))
 
+// Bytes that a buffer must have at least: what a parameter refers to. Pointers say nothing of it.
+struct LeastBytes {
+  int buffer;
+  unsigned bytes;
+};
+template <class Source, class A>
+constexpr LeastBytes kLeastBytes = {-1, 0};
+template <int Index, class T>
+constexpr LeastBytes kLeastBytes<Buffer<Index>, T&> = {Index, sizeof(T)};
+
 template <auto Function, class... Sources>
 struct Entry {
   template <class... A>
@@ -94,6 +104,11 @@ struct Entry {
     Function(Argument<Sources, A>::get()...);
   }
   static void run() { call(Function); }
+  template <class... A>
+  static const LeastBytes* least_bytes(void (*)(A...)) {
+    static const LeastBytes list[] = {kLeastBytes<Sources, A>..., {-1, 0}};
+    return list;
+  }
 };
 
 // Each shader library has its own tables (hidden symbols); the Python side walks them.
@@ -101,6 +116,8 @@ struct KernelRecord {
   const char* name;
   void (*run)();
   KernelRecord* next;
+  const LeastBytes* least_bytes;  // one for each parameter
+  unsigned parameters;
 };
 struct ConstantRecord {
   int index;
@@ -114,7 +131,11 @@ struct ConstantRecord {
 inline KernelRecord* kernels = nullptr;
 inline ConstantRecord* constants = nullptr;
 struct RegisterKernel : KernelRecord {
-  RegisterKernel(const char* host_name, void (*entry)()) : KernelRecord{host_name, entry, kernels} { kernels = this; }
+  template <auto Function, class... Sources>
+  RegisterKernel(const char* host_name, Entry<Function, Sources...> entry)
+      : KernelRecord{host_name, entry.run, kernels, entry.least_bytes(Function), sizeof...(Sources)} {
+    kernels = this;
+  }
 };
 // Constants stay in the order of their declaration, so that derived ones can be computed front to back.
 struct RegisterConstant : ConstantRecord {
@@ -154,9 +175,5 @@ extern "C" __attribute__((visibility("default"), used)) inline const LateCalls* 
 }
 extern "C" __attribute__((visibility("default"), used)) inline char* metalsim_image_begin() { return &__ehdr_start; }
 extern "C" __attribute__((visibility("default"), used)) inline char* metalsim_image_end() { return &_end; }
-extern "C" __attribute__((visibility("default"), used)) inline void metalsim_derive() {
-  for (ConstantRecord* c = constants; c; c = c->next)
-    if (c->derive) c->derive();
-}
 
 }  // namespace metalsim

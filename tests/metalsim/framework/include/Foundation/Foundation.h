@@ -12,6 +12,10 @@
 #else
 #undef nil
 #define nil __null  // as Apple's; GNU's (id)0 does not convert to NSError**
+#undef YES
+#undef NO
+#define YES __objc_yes  // as Apple's, so that @YES is a number
+#define NO __objc_no
 typedef unsigned long NSUInteger;
 typedef long NSInteger;
 #endif
@@ -39,7 +43,7 @@ static inline NSRange NSMakeRange(NSUInteger location, NSUInteger length) {
 
 enum : NSStringEncoding { NSASCIIStringEncoding = 1, NSUTF8StringEncoding = 4 };
 
-@class NSString, NSError, NSDictionary, NSArray, NSNumber;
+@class NSString, NSError, NSDictionary, NSArray, NSNumber, NSURL, NSData;
 
 #ifndef __APPLE__
 @protocol NSObject
@@ -68,6 +72,19 @@ __attribute__((objc_root_class))
 #endif
 
 @protocol NSCopying
+@end
+
+// What `for (id each in collection)` asks for. Subscripts, `array[0]`, don't compile for GNU's runtime.
+typedef struct {
+  unsigned long state;
+  __unsafe_unretained id* itemsPtr;
+  unsigned long* mutationsPtr;
+  unsigned long extra[5];
+} NSFastEnumerationState;
+@protocol NSFastEnumeration
+- (NSUInteger)countByEnumeratingWithState:(NSFastEnumerationState*)state
+                                  objects:(__unsafe_unretained id[])buffer
+                                    count:(NSUInteger)count;
 @end
 
 @interface NSAutoreleasePool : NSObject
@@ -104,7 +121,11 @@ __attribute__((objc_root_class))
 @interface NSNumber : NSObject <NSCopying>
 + (NSNumber*)numberWithBool:(BOOL)value;
 + (NSNumber*)numberWithInt:(int)value;
++ (NSNumber*)numberWithUnsignedInt:(unsigned int)value;
++ (NSNumber*)numberWithLong:(long)value;
++ (NSNumber*)numberWithUnsignedLong:(unsigned long)value;
 + (NSNumber*)numberWithUnsignedInteger:(NSUInteger)value;
++ (NSNumber*)numberWithFloat:(float)value;
 + (NSNumber*)numberWithDouble:(double)value;
 - (BOOL)boolValue;
 - (int)intValue;
@@ -113,19 +134,30 @@ __attribute__((objc_root_class))
 - (NSString*)stringValue;
 @end
 
-@interface NSArray<__covariant Element> : NSObject
+@interface NSArray<__covariant Element> : NSObject <NSFastEnumeration>
 + (instancetype)arrayWithObjects:(const Element[])objects count:(NSUInteger)count;
 - (NSUInteger)count;
 - (Element)objectAtIndex:(NSUInteger)index;
 @end
 
-@interface NSDictionary<__covariant Key, __covariant Value> : NSObject
+@interface NSDictionary<__covariant Key, __covariant Value> : NSObject <NSFastEnumeration>
 + (instancetype)dictionaryWithObjects:(const Value[])objects
                               forKeys:(const Key<NSCopying>[])keys
                                 count:(NSUInteger)count;
 - (NSUInteger)count;
 - (NSArray<Key>*)allKeys;
 - (Value)objectForKey:(Key)key;
+@end
+
+@interface NSData : NSObject
++ (instancetype)dataWithBytes:(const void*)bytes length:(NSUInteger)length;
+- (const void*)bytes;
+- (NSUInteger)length;
+@end
+
+@interface NSURL : NSObject
++ (NSURL*)fileURLWithPath:(NSString*)path;
+@property(readonly, copy) NSString* path;
 @end
 
 typedef NSString* NSErrorDomain;

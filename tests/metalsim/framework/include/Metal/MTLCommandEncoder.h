@@ -28,6 +28,7 @@ typedef NS_OPTIONS(NSUInteger, MTLBarrierScope) {
 - (void)memoryBarrierWithScope:(MTLBarrierScope)scope;
 - (void)memoryBarrierWithResources:(const id<MTLResource>[])resources count:(NSUInteger)count;
 - (void)useResource:(id<MTLResource>)resource usage:(MTLResourceUsage)usage;
+- (void)useResources:(const id<MTLResource>[])resources count:(NSUInteger)count usage:(MTLResourceUsage)usage;
 @end
 
 @protocol MTLBlitCommandEncoder <MTLCommandEncoder>

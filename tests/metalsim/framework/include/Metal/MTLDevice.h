@@ -1,5 +1,6 @@
 #pragma once
 #import <Metal/MTLBuffer.h>
+#import <Metal/MTLComputePipeline.h>
 #import <Metal/MTLLibrary.h>
 
 typedef NS_ENUM(NSInteger, MTLGPUFamily) {
@@ -32,7 +33,13 @@ typedef NS_ENUM(NSInteger, MTLGPUFamily) {
                                   options:(MTLResourceOptions)options
                               deallocator:(void (^)(void* bytes, NSUInteger length))deallocator;
 - (id<MTLLibrary>)newLibraryWithSource:(NSString*)source options:(MTLCompileOptions*)options error:(NSError**)error;
+- (id<MTLLibrary>)newLibraryWithURL:(NSURL*)url error:(NSError**)error;
 - (id<MTLComputePipelineState>)newComputePipelineStateWithFunction:(id<MTLFunction>)function error:(NSError**)error;
+- (id<MTLComputePipelineState>)newComputePipelineStateWithDescriptor:(MTLComputePipelineDescriptor*)descriptor
+                                                             options:(MTLPipelineOption)options
+                                                          reflection:
+                                                              (MTLAutoreleasedComputePipelineReflection*)reflection
+                                                               error:(NSError**)error;
 - (id<MTLSharedEvent>)newSharedEvent;
 @end
 
