@@ -259,6 +259,56 @@ CASE(a_fault_still_signals) {
   CHECK(a.status == MTLCommandBufferStatusError && b.status == MTLCommandBufferStatusCompleted);
 }
 
+CASE(nothing_is_left) {
+  id<MTLComputePipelineState> beyond = new_pipeline_of(@"beyond");
+  auto all = [&] {
+    @autoreleasepool {
+      dispatch_queue_t queue = dispatch_queue_create("mine", DISPATCH_QUEUE_SERIAL);
+      MTLSharedEventListener* listener = [[MTLSharedEventListener alloc] initWithDispatchQueue:queue];
+      id<MTLSharedEvent> own = [device() newSharedEvent];
+      dispatch_semaphore_t told = dispatch_semaphore_create(0);
+      for (uint64_t at : {0, 1, 100})  // reached already, later and never
+        [own notifyListener:listener
+                    atValue:at
+                      block:^(id<MTLSharedEvent>, uint64_t) {
+                        dispatch_semaphore_signal(told);
+                      }];
+      id<MTLCommandBuffer> a = [one commandBuffer], b = [two commandBuffer];
+      for (id<MTLCommandBuffer> each : {a, b})
+        [each addCompletedHandler:^(id<MTLCommandBuffer>) {
+          dispatch_semaphore_signal(told);
+        }];
+      [a encodeWaitForEvent:own value:1];
+      encode(a, beyond, buffer, 8);
+      [b encodeSignalEvent:own value:1];
+      [a commit];
+      [b commit];
+      for (int i = 0; i < 4; i++) dispatch_semaphore_wait(told, DISPATCH_TIME_FOREVER);
+      [a waitUntilCompleted];
+      [(id)own release];
+      [listener release];
+      dispatch_release(told);
+      dispatch_release(queue);
+    }
+  };
+  // Threads may still be about to let go.
+  auto settled = [] {
+    long last = -1, alive = metalsim_live_objects(NULL);
+    for (int quiet = 0; quiet < 50; alive = metalsim_live_objects(NULL)) {
+      quiet = alive == last ? quiet + 1 : 0;
+      last = alive;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return alive;
+  };
+  all();
+  long before = settled();
+  for (int i = 0; i < 3; i++) all();
+  CHECK(settled() == before && metalsim_live_objects("MetalsimSharedEvent") == 1);  // `event`
+  for (const char* kind : {"MetalsimCommandBuffer", "MetalsimQueue", "MetalsimSemaphore", "MTLSharedEventListener"})
+    CHECK(metalsim_live_objects(kind) == 0);
+}
+
 int main(int, char** arguments) {
   setvbuf(stdout, nullptr, _IONBF, 0);
   auto found = cases().find(arguments[1]);

@@ -171,6 +171,15 @@ CASE(concurrent_dispatches_need_barriers) {
   CHECK(reversed > 0 && reversed < 32);
 }
 
+// More would be misuse, which is told on stderr.
+CASE(a_queue_has_as_many_open_command_buffers_as_it_says) {
+  id<MTLCommandQueue> narrow = [device() newCommandQueueWithMaxCommandBufferCount:3];
+  for (int i = 0; i < 5; i++) [[narrow commandBuffer] commit];
+  for (int i = 0; i < 2; i++) @autoreleasepool {
+      for (int k = 0; k < 3; k++) [narrow commandBuffer];
+    }
+}
+
 CASE(enqueue_fixes_the_order) {
   id<MTLCommandQueue> queue = [device() newCommandQueue];
   id<MTLComputePipelineState> add_one = new_pipeline_of(@"add_one"), twice = new_pipeline_of(@"twice");
