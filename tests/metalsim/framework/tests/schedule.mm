@@ -256,6 +256,7 @@ CASE(a_fault_still_signals) {
   encode(b, add_one, buffer, 8);
   [b commit];
   [b waitUntilCompleted];
+  [a waitUntilCompleted];  // it has signalled, but may not have ended yet
   CHECK(a.status == MTLCommandBufferStatusError && b.status == MTLCommandBufferStatusCompleted);
 }
 
